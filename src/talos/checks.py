@@ -6,11 +6,11 @@ Tensors are looked at through their own methods, so that nothing here imports to
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
-from talos.errors import ArgumentError, InputError, nearest
+from talos.errors import ArgumentError, InputError, Option, nearest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,16 +36,17 @@ def require(
     where: str,
     expected: str | None = None,
     hint: str | None = None,
+    option: Option | Iterable[Option] = (),
     error: type[InputError] = ArgumentError,
 ) -> None:
-    """Raise an `error` that says what was found, where, and what was expected, unless the argument fits.
+    """Raise an `error` that says what was found, where, what was expected and what helps, unless the argument fits.
 
     >>> require(-1 >= 0, "got -1", where="layers", expected="0 or more")
     Traceback (most recent call last):
     talos.errors.ArgumentError: layers: got -1; expected 0 or more
     """
     if not fits:
-        raise error(found, where=where, expected=expected, hint=hint)
+        raise error(found, where=where, expected=expected, hint=hint, option=option)
 
 
 def positive_number(name: str, value: object, *, at_most: float = math.inf) -> float:
@@ -127,13 +128,13 @@ def of_type(name: str, value: Any, kind: Any) -> Any:
     try:
         return TypeAdapter(kind).validate_python(value, strict=True)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        messages = [one["msg"].removeprefix("Input should be ") for one in error.errors(include_url=False)]
         choices = [str(one) for one in getattr(kind, "__args__", ()) if isinstance(one, str)]
         near = nearest(str(value), choices) if choices else ""
         raise ArgumentError(
             repr(value),
             where=name,
-            expected=first["msg"].removeprefix("Input should be "),
+            expected=" or ".join(dict.fromkeys(messages)),
             hint=near if near.startswith("did") else None,
         ) from None
 

@@ -24,7 +24,9 @@ __all__ = [
     "RunConfig",
     "TrainingConfig",
     "flat_settings",
+    "parse_assignment",
     "parse_half_life",
+    "parse_value",
     "read_toml",
 ]
 
@@ -197,8 +199,10 @@ class RunConfig(_Section):
 
     @classmethod
     def from_toml(cls, path: Path) -> Self:
-        """Read a TOML file."""
-        return cls.from_dict(read_toml(path, expected="a run config"), where=str(path))
+        """Read a TOML file; its section `[data]` is left to `talos.data.options.read_source`."""
+        values = read_toml(path, expected="a run config")
+        values.pop("data", None)
+        return cls.from_dict(values, where=str(path))
 
     def with_values(self, changes: Mapping[str, Any]) -> Self:
         """A copy with some values changed, by dotted name.
@@ -267,6 +271,34 @@ class RunConfig(_Section):
         return "\n\n".join(["\n".join(top), *sections]) + "\n"
 
 
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """Key and value of `KEY=VALUE`.
+
+    >>> parse_assignment("loss.tau=0.1")
+    ('loss.tau', 0.1)
+    >>> parse_assignment("loss.tau")
+    Traceback (most recent call last):
+    talos.errors.ConfigError: assignments: 'loss.tau'; expected KEY=VALUE, such as loss.tau=0.1
+    """
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"{text!r}", where="assignments", expected="KEY=VALUE, such as loss.tau=0.1")
+    return key, parse_value(value)
+
+
+def parse_value(text: str) -> Any:
+    """A value as a command line has it: JSON, a number such as `.5`, or else a bare word.
+
+    >>> parse_value("0.1"), parse_value(".5"), parse_value("true"), parse_value("shared:64")
+    (0.1, 0.5, True, 'shared:64')
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        number = re.fullmatch(r"[+-]?(\d+\.\d*|\.\d+)(e[+-]?\d+)?", text, re.ASCII | re.IGNORECASE)
+        return float(text) if number else text
+
+
 def read_toml(path: Path, *, expected: str) -> dict[str, Any]:
     """The values of a TOML file; an error names the file and, if there is none, what was `expected`.
 
@@ -282,18 +314,20 @@ def read_toml(path: Path, *, expected: str) -> dict[str, Any]:
         raise ConfigError(f"not TOML: {error}", where=str(path)) from None
 
 
-def flat_settings(config: Mapping[str, Any]) -> dict[str, str]:
-    """The values of `RunConfig.as_dict` as text, by dotted key.
+def flat_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested values, such as those of `RunConfig.as_dict`, as text by dotted key; a range is one text.
 
-    >>> flat_settings({"k": 20, "loss": {"tau": 0.1}})
-    {'k': '20', 'loss.tau': '0.1'}
+    >>> flat_settings({"k": 20, "loss": {"tau": 0.1, "eta": {"low": 0.1, "high": 0.3}}})
+    {'k': '20', 'loss.tau': '0.1', 'loss.eta': 'low 0.1 high 0.3'}
     """
     flat: dict[str, str] = {}
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            flat |= {f"{name}.{key}": str(inner) for key, inner in value.items()}
+    for name, value in values.items():
+        if not isinstance(value, Mapping):
+            flat[f"{prefix}{name}"] = str(value)
+        elif "low" in value:
+            flat[f"{prefix}{name}"] = " ".join(f"{end} {number}" for end, number in value.items())
         else:
-            flat[name] = str(value)
+            flat |= flat_settings(value, f"{prefix}{name}.")
     return flat
 
 

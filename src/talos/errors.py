@@ -101,7 +101,7 @@ class InputError(TalosError, ValueError):
         if self.expected is not None:
             text += f"; expected {_shortened(self.expected)}"
         options = ", ".join(filter(None, map(spelled, self.options)))
-        more = " ".join(filter(None, (self.hint and _shortened(self.hint), options)))
+        more = "; ".join(filter(None, (self.hint and _shortened(self.hint), options)))
         return f"{text} ({more})" if more else text
 
 

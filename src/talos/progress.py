@@ -5,15 +5,16 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TextIO, TypeAlias
 
-__all__ = ["Progress", "counter"]
+__all__ = ["Progress", "counter", "reading"]
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with how much is done, and how much there is in all."""
 
 _SECONDS_BETWEEN_LINES = 5.0
+_MANY_ROWS = 5_000_000  # take seconds to read
 
 
 @contextmanager
@@ -62,3 +63,18 @@ def counter(doing: str, unit: str, stream: TextIO | None = None) -> Iterator[Pro
             bar.update(task, completed=done, total=total, rate=f"{rate:,.0f}/s" if done > start else "")
 
         yield move_bar
+
+
+@contextmanager
+def reading() -> Iterator[Progress]:
+    """A function that shows how many rows of large data are read, as `counter` does; it shows nothing of small data."""
+    with ExitStack() as stack:
+        shown: list[Progress] = []
+
+        def show(done: int, total: int) -> None:
+            if total >= _MANY_ROWS:
+                if not shown:
+                    shown.append(stack.enter_context(counter("reading", "rows")))
+                shown[0](done, total)
+
+        yield show

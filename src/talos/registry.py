@@ -25,8 +25,10 @@ import importlib
 import inspect
 import os
 import sys
+import traceback
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import ModuleType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
@@ -34,6 +36,7 @@ import torch
 from torch import Tensor
 
 from talos import backbones, baselines, losses, negatives, thresholds
+from talos.checks import of_type
 from talos.config import NamedConfig, RunConfig
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError, ConfigError, TalosError, first_line, nearest
@@ -48,7 +51,9 @@ __all__ = [
     "check_imported",
     "config_of",
     "configured",
+    "failure_of_own_class",
     "help_of",
+    "import_asked",
     "import_module",
     "kind_of",
     "make_backbone",
@@ -157,6 +162,14 @@ def import_module(name: str, *, where: str, of: str = "") -> ModuleType:
         ) from error
 
 
+def import_asked(names: Sequence[str], *, where: str) -> None:
+    """Import modules whose classes a config from a file may name, in processes that this one starts too."""
+    for name in names:
+        import_module(name, where=where)
+    known = [name for name in os.environ.get("TALOS_IMPORT", "").split(",") if name]
+    os.environ["TALOS_IMPORT"] = ",".join([*known, *names])
+
+
 def _imported(path: str, where: str) -> Any:
     """What `module:Class` names, imported from Python's ordinary search path."""
     module, _, attributes = path.partition(":")
@@ -166,6 +179,19 @@ def _imported(path: str, where: str) -> Any:
             hint = nearest(name, [one for one in vars(found) if not one.startswith("_")])
             raise ArgumentError(f"the module {module!r} has no {attributes!r}", where=where, hint=hint)
         found = getattr(found, name)
+    return found
+
+
+def failure_of_own_class(error: BaseException) -> str | None:
+    """Which loss, backbone, … from outside the library raised an error, what and where; None if none did."""
+    found = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        made, package = frame.f_locals.get("self"), str(frame.f_globals.get("__name__")).partition(".")[0]
+        kind = kind_of(made)
+        if kind is not None and package not in ("talos", "torch"):
+            place = f"{Path(frame.f_code.co_filename).name}, line {line}, in {frame.f_code.co_name}"
+            name = f"{type(made).__module__}:{type(made).__qualname__}"
+            found = f"the {kind} {name} raised {type(error).__name__}: {first_line(error)} ({place})"
     return found
 
 
@@ -480,7 +506,7 @@ def check(config: RunConfig) -> None:
     >>> check(RunConfig())
     >>> check(RunConfig().with_values({"backbone.dim": True}))
     Traceback (most recent call last):
-    talos.errors.ArgumentError: dim: got True; expected an integer
+    talos.errors.ArgumentError: dim: True; expected a valid integer
     """
     check_device(config.device)
     if config.baseline is None and config.negatives != "auto":
@@ -538,9 +564,6 @@ def check_device(name: str) -> torch.device:
     return device
 
 
-_TYPE_NAMES: Mapping[Any, str] = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
-
-
 def _check_options(kind: Kind, name: str, cls: type[Any], given: Mapping[str, Any]) -> None:
     """Refuse unknown options, and those whose value is not of the plain type that the constructor's annotation says."""
     accepted = options(kind, cls)
@@ -553,24 +576,11 @@ def _check_options(kind: Kind, name: str, cls: type[Any], given: Mapping[str, An
         hints = typing.get_type_hints(cls.__init__)
     except Exception:  # annotations of a user's own class may name what exists for type checkers alone
         return
-    for option, value in given.items():
-        if option not in hints:
-            continue
+    for option in given.keys() & hints.keys():
         hint = hints[option]
         allowed = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
-        plain = [one for one in allowed if one in _TYPE_NAMES]
-        others = [one for one in allowed if one not in _TYPE_NAMES and one is not type(None)]
-        if others or not plain or (value is None and type(None) in allowed):
-            continue
-        if not any(_is_a(value, one) for one in plain):
-            expected = " or ".join(_TYPE_NAMES[one] for one in plain)
-            raise ArgumentError(f"got {value!r}", where=option, expected=expected)
-
-
-def _is_a(value: Any, kind: type) -> bool:
-    if isinstance(value, bool) or kind is bool:
-        return isinstance(value, bool) and kind is bool
-    return isinstance(value, int | float if kind is float else kind)
+        if {*allowed} <= {int, float, bool, str, type(None)}:
+            of_type(option, given[option], hint)
 
 
 def _chosen(kind: Kind, choice: str | type[Any] | NamedConfig) -> tuple[str, type[Any], dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from talos.cli.options import Json, at_least_one, parse_budget
+from talos.cli.options import Json, parse_budget
 from talos.cli.output import print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def reproduce(
         ),
     ] = None,
     out: Annotated[
-        Path, typer.Option("--out", help="Folder that results are read from and written to.")
+        Path, typer.Option("--out", "-o", help="Folder that results are read from and written to.")
     ] = Path("results"),
     work: Annotated[Path, typer.Option("--work", help="Folder for checkpoints of unfinished runs.")] = Path(
         "runs/reproduce"
@@ -135,7 +135,7 @@ def leaderboard(
         str | None, typer.Option("--methods", help="Only these rows, separated by commas; --list names them.")
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option("--seeds", help="Fits on all of train; three where the seed matters.")
+        int | None, typer.Option("--seeds", min=1, help="Fits on all of train; three where the seed matters.")
     ] = None,
     data: Annotated[
         Path | None,
@@ -145,7 +145,7 @@ def leaderboard(
         ),
     ] = None,
     out: Annotated[
-        Path, typer.Option("--out", help="Folder that results are read from and written to.")
+        Path, typer.Option("--out", "-o", help="Folder that results are read from and written to.")
     ] = Path("results"),
     work: Annotated[Path, typer.Option("--work", help="Folder for checkpoints of unfinished fits.")] = Path(
         "runs/leaderboard"
@@ -161,7 +161,6 @@ def leaderboard(
     from talos_paper.leaderboard import METHODS, candidates_of, leaderboard_page, run_leaderboard
     from talos_paper.results import ResultStore
 
-    at_least_one(**{"--seeds": seeds})
     if list_:
         rows = {name: candidates_of(one) for name, one in METHODS.items()}
         if json:

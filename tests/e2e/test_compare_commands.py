@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from talos.data.readers import read as talos_read
+from talos.data.open import read as talos_read
 from talos.model.recommender import Recommender
 
 SMALL = ("--k", 5, "--set", "backbone.dim=4", "--set", "training.epochs=3",
@@ -149,7 +149,7 @@ def test_a_folder_has_one_comparison_at_a_time(
         (("--losses", "talso"), "did you mean 'talos'"),
         (("--losses", "talos,"), "--losses"),
         (("--losses", "sl", "--backbones", "lightgnc"), "did you mean 'lightgcn'"),
-        (("--losses", "sl", "--seeds", 0), "--seeds: 0"),
+        (("--losses", "sl", "--seeds", 0), "--seeds: got 0"),
         (("--losses", "sl", "--budget", "soon"), "--budget: 'soon'"),
         (("--losses", "sl", "--set", "bpr.loss.x=1"), "--set bpr.loss.x=1"),
         (("--losses", "talos", "--set", "talso.loss.tau=1"), "did you mean 'talos'"),

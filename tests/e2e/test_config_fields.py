@@ -127,7 +127,7 @@ def test_the_command_says_so_before_it_opens_the_data(
         for text, message in (
             ("lss.tau=1", "--set lss.tau"),
             ("training.epoch=1", "--set training.epoch: no such key (did you mean 'epochs'?)"),
-            ("backbone.dim=true", "dim: got True; expected an integer"),
+            ("backbone.dim=true", "dim: True; expected a valid integer"),
         ):
             line = [
                 "talos",

@@ -121,7 +121,10 @@ def test_narrowed_lists_and_histories(talos: Run, model: Recommender) -> None:
         (["recommend", "run", "--all", "--out", "r.cvs"], "did you mean '.csv'"),
         (["recommend", "run", "--all", "--out", "r.csv", "--k", "31"], "k: 31; expected 1 to 30"),
         (["recommend", "gone", "--all", "--out", "r.csv"], "gone: no such run directory"),
-        (["export", "run", "--out", "o"], "--format: is missing; expected parquet, npz, faiss, onnx"),
+        (
+            ["export", "run", "--out", "o"],
+            "--format: is missing; expected parquet or npz (vectors), faiss or onnx",
+        ),
         (["export", "run", "--format", "onx", "--out", "o"], "did you mean 'onnx'"),
         (["export", "run", "--format", "npz"], "--out: is missing"),
         (["export", "run", "--format", "parquet", "--out", "run"], "run: exists; expected a new name"),

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from talos.data import readers
+from talos.data.open import read
 from talos.errors import InputError
 from talos.exports import export
 from talos.model.recommender import Recommender
@@ -53,7 +53,7 @@ def test_places_that_cannot_be_written(talos: Talos, clicks: Path, out: str) -> 
 
 def test_pages_and_lists_that_cannot_be_written(talos: Talos, clicks: Path) -> None:
     assert talos("train", clicks, "--out", "run", *QUICK).returncode == 0
-    one_message(talos("report", "run", "--out", "/dev/full"), "--out /dev/full: is a device")
+    one_message(talos("report", "run", "--out", "/dev/full"), "--out: /dev/full is a device")
     assert Path("/dev/full").is_char_device()
     for out in ("/proc/x.csv", "a" * 300 + ".csv", "/dev/full", "sqlite:////proc/x.db"):
         one_message(talos("recommend", "run", "--all", "--out", out))
@@ -201,11 +201,11 @@ def test_a_full_disk_behind_stdout(clicks: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
-    assert done.stderr == "error: talos data: No space left on device\n"
+    assert done.stderr == "error: talos data describe: No space left on device\n"
 
 
 def test_wrong_arguments_in_python(clicks: Path) -> None:
-    split = readers.read(clicks).split(seed=0)
+    split = read(clicks).split(seed=0)
     model = Recommender(k=3, dim=4, epochs=1).fit(split.train)
     for call, where in (
         (lambda: model.recommend(["user01"], k="5"), "k"),

@@ -69,8 +69,8 @@ def test_the_sql_of_a_run_is_not_run(talos: Talos, shop: str, clicks: Path, tmp_
     assert talos("train", clicks, "--out", "run", *QUICK).returncode == 0
     source = json.loads(Path("run/model.json").read_text())["source"]
     for address in (shop, "postgresql://127.0.0.1:1/x", f"{shop}?query=SELECT 1 AS user, 2 AS item"):
-        query = {"columns": {**source["columns"], "query": "SELECT 1 AS user, 2 AS item"}}
-        rewrite(tmp_path / "run" / "model.json", source={**source, "path": address, **query})
+        record = {**source, "path": address, "query": "SELECT 1 AS user, 2 AS item"}
+        rewrite(tmp_path / "run" / "model.json", source=record)
         before = Path("shop.db").read_bytes()
         for command in ("evaluate", "report"):
             assert talos(command, "run").returncode == 0  # nothing is opened: the run has its test part

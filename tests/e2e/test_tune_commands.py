@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from talos.cli.tune import space_for
+from talos.cli.shared import space_for
 from talos.config import RunConfig
 from talos_paper.published import GRID
 
@@ -117,8 +117,8 @@ def test_one_file_is_split_and_its_test_part_is_kept_nowhere(
         ("[loss\n", (), "space.toml: not TOML"),
         (SPACE, ("--storage", "postgresql://ann:secret@127.0.0.1:1/x"), "ann@127.0.0.1:1/x: cannot be reached"),
         (SPACE, ("--storage", "mysql://x"), "--storage: 'mysql://x'"),
-        (SPACE, ("--trials", 0), "--trials: 0; expected 1 or more"),
-        (SPACE, ("--workers", 0), "--workers: 0"),
+        (SPACE, ("--trials", 0), "--trials: got 0; expected an integer of at least 1"),
+        (SPACE, ("--workers", 0), "--workers: got 0"),
         (SPACE, ("--budget", "soon"), "--budget: 'soon'"),
         (SPACE, ("--metric", "auc"), "error: --metric: 'auc'"),
         (SPACE, ("--space", "papr"), "--space: 'papr' is no space and no file (did you mean 'paper'?)"),

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from talos.config import RunConfig
-from talos.data.readers import read_lists
+from talos.data.open import read_lists
 from talos.errors import ArgumentError, DataError, MissingExtraError, TalosError
 from talos.exports import InterruptedExportError, lists, write_lists
 from talos.model.model import Model
@@ -186,7 +186,7 @@ def test_overwriting(make: Make, tmp_path: Path) -> None:
     out = tmp_path / "recs.csv"
     write_lists(make(), out)
     before = out.read_bytes()
-    with pytest.raises(ArgumentError, match=r"exists; expected a new name \(or overwrite=True\)"):
+    with pytest.raises(ArgumentError, match=r"exists; expected a new name \(overwrite=True replaces it\)"):
         write_lists(make(), out)
     with pytest.raises(InterruptedExportError):
         write_lists(make(seed=1), out, overwrite=True, progress=interrupt_at(60))

@@ -13,7 +13,7 @@ from talos.baselines.base import ItemBaseline
 from talos.baselines.item_weights import ItemWeights
 from talos.checks import positive_number
 from talos.data.interactions import Interactions
-from talos.errors import DataError
+from talos.errors import DataError, Option
 
 __all__ = ["EASE"]
 
@@ -56,8 +56,10 @@ class EASE(ItemBaseline):
                 f"{items:,} items need a matrix of {size:.1f} GB",
                 where="baseline 'ease'",
                 expected=f"at most {self.memory_gb:g} GB, which are {int((self.memory_gb * 1e9 / 4) ** 0.5):,} items",
-                hint=f"baseline.memory_gb={np.ceil(size):g} allows it, if the machine has as much; "
-                "'itemknn' and 'rp3beta' keep a few neighbours of each item only",
+                hint="'itemknn' and 'rp3beta' keep a few neighbours of each item only",
+                option=Option(
+                    "baseline.memory_gb", int(np.ceil(size)), "allows it, if the machine has as much"
+                ),
             )
 
     def fit(self, train: Interactions, generator: torch.Generator | None = None) -> ItemWeights:

@@ -18,7 +18,7 @@ from talos.baselines.base import ItemBaseline
 from talos.baselines.item_weights import ItemWeights
 from talos.checks import number_from, positive_integer, positive_number
 from talos.data.interactions import Interactions
-from talos.errors import DataError
+from talos.errors import DataError, Option
 
 __all__ = ["ItemKNN", "RP3beta"]
 
@@ -51,7 +51,8 @@ class _Neighbourhoods(ItemBaseline):
                 f"{int(degrees[heaviest]):,} events, has {degrees[heaviest] ** 2:.2g}",
                 where=f"baseline {self.short_name!r}",
                 expected=f"at most {self.max_pairs:.2g} pairs",
-                hint=f"leave such users out, or allow it with baseline.max_pairs={np.ceil(pairs):.0f}",
+                hint="leave such users out",
+                option=Option("baseline.max_pairs", int(np.ceil(pairs)), "allows it"),
             )
 
 

@@ -5,7 +5,6 @@ Nothing here imports torch or polars at the top, so that `talos --help` answers 
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -14,7 +13,6 @@ from typing import Annotated, Any
 import typer
 
 from talos.cli import (
-    card,
     compare,
     data,
     demo,
@@ -29,10 +27,9 @@ from talos.cli import (
     tune,
     update,
 )
-from talos.cli.failures import bug_report, close_stdout, outside_failure, traceback_of
-from talos.cli.messages import advice_for, message_of
-from talos.cli.options import Command, spelled_out
-from talos.cli.output import LONGEST_MESSAGE, printable, say
+from talos.cli.errors import close_stdout, explained, traceback_of
+from talos.cli.options import Command
+from talos.cli.output import say
 from talos.cli.plugins import PluginGroup
 from talos.errors import ConfigError, TalosError
 
@@ -49,7 +46,7 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 for _command in (
-    *(demo.demo, init.init, train.train, evaluate.evaluate, recommend.recommend, report.report, card.card),
+    *(demo.demo, init.init, train.train, evaluate.evaluate, recommend.recommend, report.report, report.card),
     *(compare.compare, tune.tune, export.export, serve.serve, update.update, doctor.doctor),
 ):
     app.command(cls=Command)(_command)
@@ -80,13 +77,9 @@ def options(
 ) -> None:
     """Recommenders trained for Precision@K and Recall@K directly."""
     if modules:
-        from talos.registry import import_module
+        from talos.registry import import_asked
 
-        for module in modules:
-            import_module(module, where="--import")
-        # in the environment, so that the processes of this command know it too
-        known = [name for name in os.environ.get("TALOS_IMPORT", "").split(",") if name]
-        os.environ["TALOS_IMPORT"] = ",".join([*known, *modules])
+        import_asked(modules, where="--import")
 
 
 def run() -> None:
@@ -94,11 +87,11 @@ def run() -> None:
     debug = "--debug" in sys.argv
     # accepted anywhere on the line, not only before the command's name
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
-    command = typer.main.get_command(app)
+    started: dict[str, Any] = {}  # `Command` puts its context here
     try:
         try:
             _check_unicode(arguments)
-            command(arguments, prog_name="talos")
+            typer.main.get_command(app)(arguments, prog_name="talos", obj=started)
         except SystemExit as end:
             sys.stdout.flush()  # here, where it can be said that it fails
             if end.code == 130:  # typer turned a KeyboardInterrupt into this, without a word
@@ -114,7 +107,7 @@ def run() -> None:
             if getattr(signal.getsignal(signal.SIGINT), "asked", False):
                 raise KeyboardInterrupt from error  # a library turned it into an error of its own
             close_stdout()
-        text, code = _failure(error, command, spelled_out(arguments))
+        text, code = explained(error, started.get("context"))
         say(traceback_of(error) if debug else text, lines=True)
         sys.exit(code)
 
@@ -124,16 +117,3 @@ def _check_unicode(arguments: Sequence[str]) -> None:
     for argument in arguments:
         if any("\ud800" <= letter <= "\udfff" for letter in argument):
             raise ConfigError("bytes that are not UTF-8", where=argument, expected="UTF-8 text")
-
-
-def _failure(error: BaseException, command: Any, arguments: Sequence[str]) -> tuple[str, int]:
-    """Message and exit code of an error; below the message a command that helps."""
-    if isinstance(error, TalosError):
-        message, code = message_of(error, command, arguments), error.exit_code
-    else:
-        found = outside_failure(error, arguments)
-        if found is None:
-            return bug_report(error), 1
-        message, code = found
-    lines = [f"error: {message}", *advice_for(error, message, command, arguments)]
-    return "\n".join(printable(line, longest=LONGEST_MESSAGE) for line in lines), code

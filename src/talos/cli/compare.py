@@ -10,17 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from talos.cli.options import (
-    Json,
-    Offer,
-    TrainingOptions,
-    at_least_one,
-    parse_budget,
-    parse_value,
-    with_options,
-)
+from talos.checks import positive_integer
+from talos.cli.options import Json, TrainingOptions, missing, parse_budget, with_options
 from talos.cli.output import print_json, print_table, say
-from talos.cli.tune import shown, space_for, write_report
+from talos.cli.shared import shown, space_for, write_study_page
 from talos.data.databases import without_password
 from talos.data.options import SourceOptions
 from talos.errors import ConfigError, nearest
@@ -29,7 +22,7 @@ if TYPE_CHECKING:
     from talos.config import RunConfig
     from talos.studies.compare import ComparisonTable
 
-__all__ = ["compare", "configs_for"]
+__all__ = ["compare"]
 
 _DECIDED_ELSEWHERE = {
     "seed": "--seeds",
@@ -42,16 +35,20 @@ _DECIDED_ELSEWHERE = {
 @with_options
 def compare(
     paths: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="PATH…", help="A file, a folder, a dataset's name or a database URL; or run directories."
+            metavar="[PATH…]",
+            help="A file, a folder, a dataset's name or a database URL, that of --config if not given; or run "
+            "directories.",
         ),
-    ],
+    ] = None,
     losses: Annotated[
         str | None,
         typer.Option("--losses", help="Short names with commas; the first is compared with each other one."),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for results, tables and page.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for results, tables and page.")
+    ] = None,
     backbones: Annotated[
         str, typer.Option("--backbones", help="Short names or module:Class, with commas.")
     ] = "mf",
@@ -74,8 +71,8 @@ def compare(
         typer.Option(help="What is tested: that the first differs from, is greater or less than the others."),
     ] = "two-sided",
     *,
-    training: Annotated[TrainingOptions, Offer("config", "k")],
-    set_: Annotated[
+    training: Annotated[TrainingOptions, "config", "k"],
+    assignments: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
@@ -103,6 +100,8 @@ def compare(
 
     The same command continues after a stop. Runs are compared on the test part that they carry.
     """
+    if not paths:
+        raise missing("PATH", "A file, a folder, a dataset's name or a database URL; or run directories.")
     shown_metrics = [] if metrics is None else _names(metrics, "--metrics")
     if all((Path(one) / "model.json").is_file() for one in paths):
         _compare_runs(
@@ -114,26 +113,23 @@ def compare(
         raise ConfigError("is no run directory", where=stranger, expected="one PATH of data, or runs alone")
     (path,) = paths
     if losses is None:
-        raise ConfigError("is missing", where="--losses", expected="short names with commas")
+        raise missing("--losses", "Short names with commas.")
     if out is None:
-        raise ConfigError("is missing", where="--out", expected="a folder for the results")
-    at_least_one(**{"--seeds": seeds})
+        raise missing("--out", "A folder for the results.")
+    for name, number in (("seeds", seeds), ("workers", workers), ("tuned", 1 if tuned is None else tuned)):
+        positive_integer(name, number)
+    from talos.data.open import open_split
+    from talos.report import comparison_report, write_page
+    from talos.studies import compare as comparison
+
     seconds = None if budget is None else parse_budget(budget)
-    models = configs_for(
-        _names(losses, "--losses"),
-        _names(backbones, "--backbones"),
-        training.run_config(),
-        set_ or [],
-        baselines=[] if baselines is None else _names(baselines, "--baselines"),
-    )
+    named = [_names(losses, "--losses"), _names(backbones, "--backbones")]
+    named += [_names(baselines, "--baselines") if baselines else []]
+    changes = [_assignment(text, [name for names in named for name in names]) for text in assignments or []]
+    models = comparison.models_for(*named, base=training.run_config(), changes=changes)
     found: dict[str, Any] = {}
     if tuned is not None:
         models, found = _tune_models(models, path, source, out / "tuned", tuned, space, workers)
-    from talos.cli.report import write_page
-    from talos.data.open import open_split
-    from talos.report import comparison_report
-    from talos.studies import compare as comparison
-
     table = comparison.compare(
         open_split(path, source, notify=say),
         models,
@@ -189,7 +185,6 @@ def _tune_models(
 
     All spaces are checked before the data are read; searches that the folder has finished are not repeated.
     """
-    at_least_one(**{"--tuned": trials, "--workers": workers})
     from talos import registry
     from talos.studies import tune
     from talos.studies.folder import file_name
@@ -210,7 +205,7 @@ def _tune_models(
         folder = out / f"{place:02d}-{file_name(name)}"
         notify = partial(_say_of, name)
         tuned = tune.run_study(settings, parts, folder, trials=trials, workers=workers, notify=notify)
-        write_report(tuned, folder)
+        write_study_page(tuned, folder)
         best, metric = tuned.best, settings.metric
         configs[name] = tuned.config
         found[name] = {
@@ -227,59 +222,11 @@ def _say_of(name: str, line: str) -> None:
     say(f"tuning {name}  {line}")
 
 
-def configs_for(
-    losses: list[str],
-    backbones: list[str],
-    base: RunConfig,
-    assignments: list[str],
-    *,
-    baselines: Sequence[str] = (),
-) -> dict[str, RunConfig]:
-    """Name → config for each loss on each backbone, then for each baseline.
-
-    Where there is one backbone, the name is the loss's. What is assigned to all models is for those that are trained.
-
-    >>> from talos.config import RunConfig
-    >>> configs = configs_for(["talos", "sl"], ["mf"], RunConfig(), ["training.epochs=3", "sl.loss.tau=0.2"])
-    >>> configs["sl"].loss.options, configs["talos"].loss.options, configs["talos"].training.epochs
-    ({'tau': 0.2}, {}, 3)
-    """
-    from talos import registry
-
-    for name in losses:
-        registry.resolve("loss", name, where="--losses")
-    for name in backbones:
-        registry.resolve("backbone", name, where="--backbones")
-    for name in baselines:
-        registry.resolve("baseline", name, where="--baselines")
-        if name in (*losses, *backbones):
-            raise ConfigError(
-                f"{name!r} is also a loss or backbone", where="--baselines", expected="other names"
-            )
-    changes = [_assignment(text, [*losses, *backbones, *baselines]) for text in assignments]
-    configs = {}
-    for backbone in backbones:
-        for loss in losses:
-            wanted = {"loss.name": loss, "backbone.name": backbone}
-            wanted |= {key: value for name, key, value in changes if name is None}
-            wanted |= {key: value for name, key, value in changes if name in (loss, backbone)}
-            configs[loss if len(backbones) == 1 else f"{backbone}/{loss}"] = base.with_values(wanted)
-    for baseline in baselines:
-        wanted = {"baseline.name": baseline}
-        wanted |= {key: value for name, key, value in changes if name == baseline}
-        configs[baseline] = base.with_values(wanted)
-    for config in configs.values():
-        registry.check(config)
-    return configs
-
-
 def _assignment(text: str, names: list[str]) -> tuple[str | None, str, Any]:
     """`sl.loss.tau=0.2` as ("sl", "loss.tau", 0.2); the name is None where the key is for all models."""
-    from talos.config import RunConfig
+    from talos.config import RunConfig, parse_assignment
 
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise ConfigError(f"{text!r}", where="--set", expected="[NAME.]KEY=VALUE, such as sl.loss.tau=0.2")
+    key, value = parse_assignment(text)
     name = max((one for one in names if key.startswith(f"{one}.")), key=len, default=None)
     head = key.partition(".")[0]
     if name is None and head not in RunConfig.model_fields:
@@ -289,7 +236,7 @@ def _assignment(text: str, names: list[str]) -> tuple[str | None, str, Any]:
     place = key if name is None else key[len(name) + 1 :]
     if place in _DECIDED_ELSEWHERE:
         raise ConfigError(f"{place!r}", where=f"--set {text}", expected=f"{_DECIDED_ELSEWHERE[place]} for it")
-    return name, place, parse_value(value)
+    return name, place, value
 
 
 def _names(text: str, where: str) -> list[str]:

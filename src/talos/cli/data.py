@@ -7,10 +7,11 @@ from typing import Annotated, Literal
 
 import typer
 
-from talos.cli.options import Command, Json, Offer, PathArgument, UnsplitOptions, with_options
-from talos.cli.output import print_facts, print_json, print_table, reading, say
+from talos.cli.options import Command, Json, PathArgument, UnsplitOptions, with_options
+from talos.cli.output import print_facts, print_json, print_table, say
 from talos.data.options import SourceOptions
 from talos.errors import ConfigError
+from talos.progress import reading
 
 __all__ = ["app"]
 
@@ -43,7 +44,7 @@ def list_datasets(json: Json = False) -> None:
 def get(
     name: Annotated[str, typer.Argument(help="A name from `talos data list`.")],
     *,
-    source: Annotated[SourceOptions, Offer("raw")],
+    source: Annotated[SourceOptions, "raw"],
     json: Json = False,
 ) -> None:
     """Fetch a named dataset into the cache and describe it."""
@@ -75,7 +76,7 @@ def describe(path: PathArgument, *, source: UnsplitOptions, json: Json = False) 
 @with_options
 def split(
     path: PathArgument,
-    out: Annotated[Path, typer.Option("--out", help="Folder to write; must not exist or be empty.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write; must not exist or be empty.")],
     output_format: Annotated[
         Literal["tsv", "parquet"], typer.Option("--format", help="Format of the files.")
     ] = "tsv",
@@ -88,7 +89,10 @@ def split(
         typer.Option(help="For --shards: rows held in memory at a time, about a million if not given."),
     ] = None,
     *,
-    source: Annotated[SourceOptions, Offer(split_seed="--seed")],
+    source: Annotated[
+        SourceOptions, *("columns", "format", "query", "ids", "on_bad_row", "by", "test", "valid", "clean")
+    ],
+    split_seed: Annotated[int, typer.Option("--seed", help="Seed of the random split.")] = 0,
     json: Json = False,
 ) -> None:
     """Divide into train, validation and test files, with a `split.json` that says how to make them again.
@@ -99,6 +103,7 @@ def split(
     from talos.data.open import open_split, write_shards_from
     from talos.data.splits import write_split
 
+    source = SourceOptions.of(source, split_seed=split_seed)
     if shards is not None:
         if output_format != "tsv":
             raise ConfigError("does not go with --shards", where="--format", expected="one of them")
@@ -110,7 +115,7 @@ def split(
     else:
         with reading() as progress:
             parts = open_split(path, source, notify=say, progress=progress)
-        cleaned = {"min_rating": source.min_rating, "k_core": source.k_core}
+        cleaned = {"min_rating": source.clean.min_rating, "k_core": source.clean.k_core}
         record = write_split(parts, out, format=output_format, source=path, cleaned=cleaned)
     if json:
         print_json(record)
@@ -123,9 +128,9 @@ def split(
             say(f"{part}: {counts['users']:,} users and {counts['items']:,} items have no training events")
 
 
-@app.command("generate")
+@app.command("generate", cls=Command)
 def generate(
-    out: Annotated[Path, typer.Option("--out", help="Folder to write; must not exist or be empty.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write; must not exist or be empty.")],
     users: Annotated[int, typer.Option(help="Number of users.")] = 10_000,
     items: Annotated[int, typer.Option(help="Number of items.")] = 10_000,
     events: Annotated[int, typer.Option(help="Number of events, all of different pairs.")] = 500_000,

@@ -42,15 +42,14 @@ JUDGED = "recall@20"  # what Talos and the others are compared by, user by user
 
 def demo(
     seed: Annotated[int, typer.Option(help="Seed of the split and of training.")] = 0,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the model and its report.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the model and its report.")] = Path(
         "runs/demo"
     ),
     json: Json = False,
 ) -> None:
     """Train three losses and five baselines on MovieLens-100K, print metrics and lists, write an HTML report."""
-    from talos.cli.report import write_page
     from talos.model.recommender import Recommender
-    from talos.report import run_report
+    from talos.report import run_report, write_page
     from talos.training import Records, progress
 
     data = _data(seed)
@@ -92,7 +91,9 @@ def demo(
     typer.echo("")
     header = ["ranked by", *METRICS, "talos ahead by", "seconds"]
     print_table(header, rows, title=f"test, {reports['talos'].num_users:,} users")
-    level = [name for name, one in behind.items() if name != "talos" and _is_level(one[JUDGED])]
+    # other users like these could turn such a difference round
+    within = {name: abs(one[JUDGED]["mean"]) <= one[JUDGED]["margin"] for name, one in behind.items()}
+    level = [name for name in behind if name != "talos" and within[name]]
     typer.echo(
         f"ahead in {JUDGED}, ± the 95 % interval over users; level with talos: {', '.join(level) or 'none'}"
     )
@@ -110,11 +111,6 @@ def _difference(talos: Report, other: Report) -> dict[str, dict[str, float]]:
         low, high = mean_interval(talos.per_user[metric] - other.per_user[metric])
         found[metric] = {"mean": (low + high) / 2, "margin": (high - low) / 2}
     return found
-
-
-def _is_level(difference: dict[str, float]) -> bool:
-    """Whether other users like these could turn the difference round."""
-    return abs(difference["mean"]) <= difference["margin"]
 
 
 def _command() -> str:

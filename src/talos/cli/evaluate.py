@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from talos.cli.options import DataOption, Json, TestArgument, UnsplitOptions, with_options
-from talos.cli.output import print_json, print_table, reading, say
-from talos.data.options import SourceOptions
+from talos.cli.output import print_json, print_table, say
+from talos.cli.shared import test_part
 from talos.errors import ConfigError
 
 if TYPE_CHECKING:
-    from talos.data.interactions import Interactions
-    from talos.evaluation.evaluate import Report
-    from talos.evaluation.metrics import Dialect
-    from talos.model.recommender import Recommender
+    pass
 
-__all__ = ["evaluate", "parse_ks", "test_part"]
-
-_LENGTHS = (10, 20, 50)
+__all__ = ["evaluate", "parse_ks"]
 
 
 def parse_ks(text: str) -> tuple[int, ...]:
@@ -33,10 +28,7 @@ def parse_ks(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"\s*-?[0-9]{1,18}\s*(,\s*-?[0-9]{1,18}\s*)*", text):  # int() would take 1_0 for 10
         expected = "numbers with commas, such as 10,20,50"
         raise ConfigError(f"{text!r}", where="--k", expected=expected)
-    ks = tuple(int(k) for k in text.split(","))
-    if min(ks) < 1:
-        raise ConfigError(f"{min(ks)}", where="--k", expected="list lengths of 1 or more")
-    return ks
+    return tuple(int(k) for k in text.split(","))
 
 
 @with_options
@@ -49,9 +41,12 @@ def evaluate(
     ] = None,
     truth: Annotated[str | None, typer.Option("--truth", help="The test set for --recs.")] = None,
     k: Annotated[
-        str | None, typer.Option(help="List lengths.  [default: 10,20,50, as far as there are items]")
+        str | None,
+        typer.Option("--k", "-k", help="List lengths.  [default: 10,20,50, as far as there are items]"),
     ] = None,
-    dialect: Annotated[str, typer.Option(help="Definitions of the metrics: standard or paper.")] = "standard",
+    dialect: Annotated[
+        Literal["standard", "paper"], typer.Option(help="Definitions of the metrics.")
+    ] = "standard",
     data: DataOption = None,
     *,
     source: UnsplitOptions,
@@ -61,26 +56,26 @@ def evaluate(
 
     Options for columns and clean-up are for PATH or --truth.
     """
-    from talos.data import readers
-    from talos.data.open import open_interactions
-    from talos.evaluation.evaluate import evaluate_lists
-    from talos.evaluation.metrics import DIALECTS
+    from talos import distributed
+    from talos.data.open import open_interactions, read_lists
+    from talos.evaluation.evaluate import check_ks, evaluate_lists
+    from talos.model.recommender import Recommender
 
-    chosen: Dialect | None = next((name for name in DIALECTS if name == dialect), None)
-    if chosen is None:
-        raise ConfigError(f"{dialect!r}", where="--dialect", expected=" or ".join(DIALECTS))
-    ks = None if k is None else parse_ks(k)
-    report: Report | None
-    if run is not None and recs is None and truth is None:
-        name, report = str(run), _of_run(run, path, data, source, ks, chosen)
+    ks = None if k is None else check_ks(parse_ks(k), None)
+    group = distributed.start()
+    if run is not None and recs is None and truth is None:  # each process measures some of the users
+        recommender = Recommender.load(run, group=group)
+        test = test_part(recommender, run, path, data, source)
+        name, report = str(run), recommender.evaluate(test, ks, dialect=dialect)
     elif run is None and recs is not None and truth is not None:
-        lists, test = readers.read_lists(recs), open_interactions(truth, source, notify=say)
-        name, report = recs, evaluate_lists(lists, test, ks=ks or _LENGTHS, dialect=chosen)
+        lists, known = read_lists(recs), open_interactions(truth, source, notify=say)
+        name, report = recs, evaluate_lists(lists, known, ks=ks or (10, 20, 50), dialect=dialect)
     else:
         raise ConfigError(
             "it is not clear what to measure", where="talos evaluate", expected="RUN, or --recs and --truth"
         )
-    if report is None:  # rank 0 prints
+    distributed.stop()
+    if group.rank > 0:
         return
     if json:
         print_json(report.as_dict())
@@ -89,39 +84,3 @@ def evaluate(
     print_table(header, rows, title=f"{name} ({report.num_users:,} users, {report.dialect} dialect)")
     for note in report.notes:
         say(note)
-
-
-def _of_run(
-    run: Path,
-    path: str | None,
-    data: str | None,
-    source: SourceOptions,
-    ks: tuple[int, ...] | None,
-    dialect: Dialect,
-) -> Report | None:
-    """Metrics of a run; of several processes each measures some of the users, and rank 0 returns the result."""
-    from talos import distributed
-    from talos.model.recommender import Recommender
-
-    group = distributed.start()
-    recommender = Recommender.load(run, group=group)
-    test = test_part(recommender, run, path, data, source)
-    report = recommender.evaluate(test, ks, dialect=dialect)
-    distributed.stop()
-    return report if group.rank == 0 else None
-
-
-def test_part(
-    recommender: Recommender, run: Path, path: str | None, data: str | None, source: SourceOptions
-) -> Interactions | None:
-    """What a run is measured on: PATH; the test part of its own data, read again; or None, its stored test part."""
-    from talos.data.open import open_recorded, open_test
-
-    record = recommender.fitted_model().metadata.get("source")
-    if path is not None and data is not None:
-        raise ConfigError("a PATH as well", where="--data", expected="one of them")
-    with reading() as progress:
-        how: dict[str, Any] = {"options": source, "notify": say, "progress": progress}
-        if path is not None:
-            return open_test(record, path, **how)
-        return None if data is None else open_recorded(record, run=run, data=data, **how).test

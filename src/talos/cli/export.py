@@ -9,21 +9,22 @@ import typer
 
 from talos.cli.options import Json, RunArgument
 from talos.cli.output import print_facts, print_json
-from talos.errors import ConfigError
 
 __all__ = ["export"]
 
 
 def export(
     run: RunArgument,
-    output_format: Annotated[
-        str | None, typer.Option("--format", help="parquet or npz (vectors), faiss or onnx.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="The folder to write; for npz, the file.")] = None,
+    format: Annotated[  # noqa: A002
+        str, typer.Option("--format", help="parquet or npz (vectors), faiss or onnx.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write; for npz, the file.")],
     index: Annotated[str | None, typer.Option(help="For faiss: flat (if not given), hnsw or ivf.")] = None,
     k: Annotated[
         int | None,
-        typer.Option(help="List length, for onnx and for the check of faiss; the run's K if not given."),
+        typer.Option(
+            "--k", "-k", help="List length, for onnx and for the check of faiss; the run's K if not given."
+        ),
     ] = None,
     own_ids: Annotated[
         bool,
@@ -33,16 +34,12 @@ def export(
     json: Json = False,
 ) -> None:
     """Write the vectors, a Faiss index or an ONNX graph of a trained model."""
-    if output_format is None:
-        raise ConfigError("is missing", where="--format", expected="parquet, npz, faiss, onnx")
-    if out is None:
-        raise ConfigError("is missing", where="--out", expected="the folder or file to write")
     options: dict[str, Any] = {"index": index, "k": k, "own_ids": own_ids or None}
     options = {name: value for name, value in options.items() if value is not None}
     from talos import exports
     from talos.model.recommender import Recommender
 
-    done = exports.export(Recommender.load(run), output_format, out, overwrite=overwrite, **options)
+    done = exports.export(Recommender.load(run), format, out, overwrite=overwrite, **options)
     if json:
         print_json(done)
         return

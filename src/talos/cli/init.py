@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from talos.cli.options import Json, PathArgument, as_flags, with_options
-from talos.cli.output import print_facts, print_json, reading, say
+from talos.cli.options import Json, PathArgument, with_options
+from talos.cli.output import print_facts, print_json, say
 from talos.data.databases import without_password
 from talos.data.options import SourceOptions
 from talos.errors import ConfigError
+from talos.progress import reading
 
 if TYPE_CHECKING:
     from talos.config import NamedConfig, RunConfig
@@ -52,7 +53,7 @@ _REFIT = (
 @with_options
 def init(
     path: PathArgument,
-    out: Annotated[Path, typer.Option("--out", help="The file to write.")] = Path("run.toml"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("run.toml"),
     *,
     source: SourceOptions,
     json: Json = False,
@@ -73,11 +74,13 @@ def init(
     )
     plan = plan_of_run(config, parts.train, parts.valid)
     notes = (*plan.notes, *([plan.raced] if plan.raced else []))
-    replace_text(out, commented(config, notes))
+    remarks = ["What to train on. PATH and flags on the command line win over this section."]
+    remarks += filter(None, [parts.train.provenance.guesses])
+    data = [*(f"# {remark}" for remark in remarks), source.to_toml(path)]
+    replace_text(out, "\n".join([commented(config, notes), *data]))
     run = Path(path).stem if "://" not in path else "database"
     place = without_password(path)  # PGPASSWORD or ~/.pgpass has the password
-    config_file, folder = shlex.quote(str(out)), shlex.quote(f"runs/{run}")
-    command = f"talos train {shlex.quote(place)}{as_flags(source)} --config {config_file} --out {folder}"
+    command = f"talos train --config {shlex.quote(str(out))} --out {shlex.quote(f'runs/{run}')}"
     if json:
         print_json({"config": str(out), "next": command, "notes": list(notes), "data": parts.how})
         return
@@ -102,8 +105,8 @@ def commented(config: RunConfig, notes: tuple[str, ...]) -> str:
         comments[f"[{kind}]"] = f"{', '.join(registry.names(kind))}, or module:Class{more}"
         if chosen.name not in ("auto", "none"):
             comments[f'name = "{chosen.name}"'] = registry.help_of(kind, chosen.name)
-    lines = ["# A run of Talos. Every key is here; a key that you delete falls back to its default."]
-    lines += [f"# {line}" for line in _REFIT] + [""]
+    lines = ["# A run of Talos: `talos train -c run.toml -o RUN` is the whole command."]
+    lines += [f"# {line}" for line in ("A key that you delete falls back to its default.", *_REFIT)] + [""]
     lines += [f"# auto means here: {note}" for note in notes] + [""]
     for line in config.to_toml().splitlines():
         comment = comments.get(line, comments.get(line.split(" = ")[0]))

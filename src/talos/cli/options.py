@@ -5,7 +5,7 @@ A command takes the dataclass as a parameter, and `with_options` turns that para
     @with_options
     def describe(path: PathArgument, *, source: SourceOptions, json: Json = False) -> None: ...
 
-`Annotated[SourceOptions, Offer("user", "item")]` offers some of the fields only.
+`Annotated[SourceOptions, "columns", "raw"]` makes flags of some fields only; a section stands for all its fields.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import json
 import re
-import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
@@ -24,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_origi
 import typer
 from typer.core import TyperCommand
 
-from talos.data.options import SourceOptions
+from talos.data.options import SourceOptions, read_source
 from talos.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -34,21 +32,16 @@ __all__ = [
     "Command",
     "DataOption",
     "Json",
-    "Offer",
     "PathArgument",
     "RunArgument",
+    "StudyOptions",
     "TestArgument",
     "TrainingOptions",
     "UnsplitOptions",
-    "as_flags",
-    "at_least_one",
-    "config_keys",
+    "missing",
     "parse_budget",
-    "parse_value",
-    "spelled_out",
     "with_bare_flags",
     "with_options",
-    "with_short_flags",
 ]
 
 PathArgument: TypeAlias = Annotated[
@@ -72,23 +65,13 @@ DataOption: TypeAlias = Annotated[
 RunArgument: TypeAlias = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
-# Fields whose flag is not their name with dashes.
-_FLAGS = {
-    "user": "--user-column",
-    "item": "--item-column",
-    "timestamp": "--time-column",
-    "rating": "--rating-column",
-    "title": "--title-column",
-    "format": "--input-format",
-    "assignments": "--set",
-}
-
+UnsplitOptions: TypeAlias = Annotated[
+    SourceOptions, "columns", "format", "query", "ids", "on_bad_row", "clean"
+]
+"""How a PATH is read and cleaned where it is not split."""
 
 # Flags that may stand without a value → the values they take; the first is meant where there is none.
 _BARE = {"--refit": ("train+valid", "all")}
-
-# Flags that have a short spelling, on every command that has the flag.
-_SHORT = {"--k": "-k", "--out": "-o", "--user": "-u", "--config": "-c"}
 
 # What to do where an argument is missing, by the name that the help gives it: commands, and what each does.
 _BEGINNINGS = {
@@ -106,47 +89,32 @@ _BEGINNINGS = {
 
 
 class Command(TyperCommand):
-    """A command that typer and click do not offer as it is.
-
-    Some of its flags may stand without a value, and where an argument is missing it says what to do first.
-    """
+    """A Typer command with optional-value flags, one form of message for what is missing, and first steps in it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse a line after giving each bare flag the value that it means."""
+        """Parse a line after giving each bare flag its value; `ctx` is kept for messages about what fails later."""
+        if ctx.obj is not None:
+            ctx.obj["context"] = ctx
         try:
             return super().parse_args(ctx, with_bare_flags(args))
         except typer.BadParameter as error:
-            argument = getattr(error, "param", None)
-            name = str(getattr(argument, "metavar", "") or "").strip("[]…")
-            if type(error).__name__ != "MissingParameter" or name not in _BEGINNINGS:
+            parameter: Any = getattr(error, "param", None)
+            if type(error).__name__ != "MissingParameter" or parameter is None:
                 raise
-            help_line = str(getattr(argument, "help", "")).rstrip(".")
-            expected = help_line[:1].lower() + help_line[1:]
-            raise ConfigError(
-                "is missing", where=name, expected=expected, commands=_BEGINNINGS[name]
-            ) from None
+            argument = parameter.param_type_name == "argument"
+            name = parameter.metavar or parameter.name.upper() if argument else parameter.opts[0]
+            raise missing(name.strip("[]…"), parameter.help or "a value") from None
 
 
-def with_short_flags(command: Any) -> Any:
-    """The same command of click, whose flags and those of its subcommands have their short spellings."""
-    for one in command.params:
-        one.opts += [short for long, short in _SHORT.items() if long in one.opts and short not in one.opts]
-    for other in getattr(command, "commands", {}).values():
-        with_short_flags(other)
-    return command
+def missing(name: str, help: str) -> ConfigError:  # noqa: A002
+    """The error for an argument or flag that is not given, with what it is and, for a PATH or RUN, the first steps.
 
-
-def spelled_out(arguments: Sequence[str]) -> list[str]:
-    """A line with long flags in place of the short ones, for messages.
-
-    >>> spelled_out(["train", "clicks.csv", "-o", "run", "-k5", "-x"])
-    ['train', 'clicks.csv', '--out', 'run', '--k=5', '-x']
+    >>> raise missing("--out", "The run directory to write.")
+    Traceback (most recent call last):
+    talos.errors.ConfigError: --out: is missing; expected the run directory to write
     """
-    long = {short: flag for flag, short in _SHORT.items()}
-    return [
-        one if one[:2] not in long else long[one[:2]] + (f"={one[2:].removeprefix('=')}" if one[2:] else "")
-        for one in arguments
-    ]
+    expected = f"{help[:1].lower()}{help[1:]}".rstrip(".")
+    return ConfigError("is missing", where=name, expected=expected, commands=_BEGINNINGS.get(name, ()))
 
 
 def with_bare_flags(arguments: Sequence[str]) -> list[str]:
@@ -164,72 +132,51 @@ def with_bare_flags(arguments: Sequence[str]) -> list[str]:
     talos.errors.ConfigError: --refit: 'al'; expected train+valid or all
     """
     line: list[str] = []
-    left = list(reversed(arguments))
-    while left:
-        one = left.pop()
-        flag, equals, value = one.partition("=")
-        if flag not in _BARE:
+    for one in arguments:
+        values = _BARE.get(line[-1], ()) if line else ()
+        mistyped = nearest(one, values).startswith("did you mean") and not Path(one).exists()
+        if one.lower() in values or mistyped:
+            line[-1] += f"={one}"
+        else:
             line.append(one)
-            continue
-        values = _BARE[flag]
-        if not equals:
-            value = left.pop() if left and _is_meant_as_one_of(left[-1], values) else values[0]
-        if value.lower() not in values:
-            raise ConfigError(repr(value), where=flag, expected=" or ".join(values))
-        line.append(f"{flag}={value.lower()}")
+    for place, one in enumerate(line):
+        flag, _, value = one.partition("=")
+        if flag in _BARE:
+            line[place] = f"{flag}={(value or _BARE[flag][0]).lower()}"
+            if value and value.lower() not in _BARE[flag]:
+                raise ConfigError(repr(value), where=flag, expected=" or ".join(_BARE[flag]))
     return line
-
-
-def _is_meant_as_one_of(text: str, values: Sequence[str]) -> bool:
-    """Whether a text is one of the values, or one of them mistyped and no file."""
-    return text.lower() in values or (
-        nearest(text, values).startswith("did you mean") and not Path(text).exists()
-    )
-
-
-class Offer:
-    """Which fields of a dataclass a command offers as flags, in the order of the help.
-
-    Args:
-        *names: the fields; all of them if none is named.
-        but: fields that are not offered.
-        **flags: field → flag, where it is another one than usual.
-    """
-
-    def __init__(self, *names: str, but: Collection[str] = (), **flags: str) -> None:
-        self.names, self.but, self.flags = names, but, flags
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Replace each parameter of a command that is a dataclass by one flag for each of its fields.
 
     >>> @with_options
-    ... def describe(path: str, *, source: Annotated[SourceOptions, Offer("user")]) -> None:
-    ...     print(path, source.user)
+    ... def describe(path: str, *, source: Annotated[SourceOptions, "user"]) -> None:
+    ...     print(path, source.columns.user)
     >>> describe(path="clicks.csv", user="who")
     clicks.csv who
     >>> list(inspect.signature(describe).parameters)
     ['path', 'user']
     """
-    hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, tuple[type, tuple[str, ...]]] = {}
+    groups: dict[str, tuple[Any, list[str]]] = {}
     parameters: list[inspect.Parameter] = []
+    hints = _types(command)
     for name, parameter in inspect.signature(command).parameters.items():
         annotated = get_origin(hints[name]) is Annotated
-        kind, *notes = get_args(hints[name]) if annotated else (hints[name],)
-        if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+        kind, *chosen = get_args(hints[name]) if annotated else (hints[name],)
+        if not dataclasses.is_dataclass(kind):
             parameters.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
             continue
-        fields, types = {one.name: one for one in dataclasses.fields(kind)}, _types(kind)
-        offer = next((note for note in notes if isinstance(note, Offer)), Offer())
-        names = tuple(one for one in offer.names or fields if one not in offer.but)
-        groups[name] = kind, names
-        parameters += [_flag(fields[one], types[one], offer.flags.get(one, _flag_of(one))) for one in names]
+        flags = [flag for home, flag in _flags(kind) if not chosen or {home, flag.name} & {*chosen}]
+        groups[name] = kind, [flag.name for flag in flags]
+        parameters += flags
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
-        for name, (kind, names) in groups.items():
-            values[name] = kind(**{one: values.pop(one) for one in names if one in values})
+        for name, (kind, flags) in groups.items():
+            given = {flag: values.pop(flag) for flag in flags if flag in values}
+            values[name] = getattr(kind, "of", kind)(**given)
         command(**values)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer reads
@@ -237,33 +184,24 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-_types = functools.cache(get_type_hints)  # they are evaluated from text, which takes a while
+@functools.cache  # they are evaluated from text, which takes a while
+def _types(of: Any) -> dict[str, Any]:
+    return get_type_hints(of, include_extras=True)
 
 
-def _flag(one: dataclasses.Field[Any], kind: Any, flag: str) -> inspect.Parameter:
-    option = typer.Option(flag, help=one.metadata["help"], metavar=one.metadata.get("metavar"))
-    how: dict[str, Any] = {"default": one.default, "annotation": Annotated[kind, option]}
-    return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, **how)
-
-
-def _flag_of(name: str) -> str:
-    return _FLAGS.get(name, "--" + name.replace("_", "-"))
-
-
-def as_flags(options: SourceOptions) -> str:
-    """Options as they are written on a command line, with a space before each; defaults are left out.
-
-    >>> as_flags(SourceOptions(user="who bought", raw=True))
-    " --user-column 'who bought' --raw"
-    """
-    return "".join(
-        f" {_flag_of(name)}" if value is True else f" {_flag_of(name)} {shlex.quote(str(value))}"
-        for name, value in options.given().items()
-    )
-
-
-UnsplitOptions: TypeAlias = Annotated[SourceOptions, Offer(but=("by", "test", "valid", "split_seed"))]
-"""How a PATH is read and cleaned where it is not split."""
+def _flags(kind: Any, section: str = "") -> Iterator[tuple[str, inspect.Parameter]]:
+    """A flag for each field of a dataclass and of the dataclasses in it, with its section or, without one, its name."""
+    types = _types(kind)
+    for one in dataclasses.fields(kind):
+        if dataclasses.is_dataclass(types[one.name]):
+            yield from _flags(types[one.name], one.name)
+            continue
+        flag, described = one.metadata.get("flag"), one.metadata.get("help")
+        # hidden without help, so that a run.toml may still set it
+        made = typer.Option(flag or f"--{one.name.replace('_', '-')}", help=described, hidden=not described)
+        option = one.metadata.get("option", made)
+        how: dict[str, Any] = {"default": one.default, "annotation": Annotated[types[one.name], option]}
+        yield section or one.name, inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, **how)
 
 
 # ------------------------------------------------------------------------------------------------ training
@@ -272,9 +210,18 @@ UnsplitOptions: TypeAlias = Annotated[SourceOptions, Offer(but=("by", "test", "v
 _NUMBER_OR_AUTO = "NUMBER|auto"  # the metavar of flags whose text is parsed like that of --set
 
 
-def _option(key: str | None, help: str, **more: str) -> Any:  # noqa: A002
-    """A field that sets `key` of the config where it is given."""
-    return field(default=None, metadata={"key": key, "help": help, **more})
+def _option(key: str | None, help: str, *flags: str, **more: Any) -> Any:  # noqa: A002
+    """A field that sets `key` of the config where it is given; the flag is the field's name if none is named."""
+    return field(default=None, metadata={"key": key, "option": typer.Option(*flags, help=help, **more)})
+
+
+def _take_defaults(ctx: typer.Context, config: Path | None) -> Path | None:
+    """Let the section `[data]` of a config give PATH and the options that the line does not."""
+    if config is not None:
+        path, options = read_source(config)
+        place = {} if path is None else {"path": path, "paths": [path]}
+        ctx.default_map = {**place, **options.given()}
+    return config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,9 +229,13 @@ class TrainingOptions:
     """What is trained, and how: a config file or the defaults, and what is changed in it."""
 
     config: Path | None = _option(  # noqa: RUF009  # a field, not a shared default
-        None, "A run.toml to start from, as `talos init` writes it."
+        None,
+        "A run.toml to start from, as `talos init` writes it; it may name PATH too.",
+        *("--config", "-c"),
+        callback=_take_defaults,
+        is_eager=True,
     )
-    k: int | None = _option("k", "List length to optimise for.")
+    k: int | None = _option("k", "List length to optimise for.", "--k", "-k")
     loss: str | None = _option("loss.name", "Short name, such as talos or sl, or module:Class.")
     backbone: str | None = _option("backbone.name", "Short name, such as mf, or module:Class.")
     baseline: str | None = _option(
@@ -312,9 +263,6 @@ class TrainingOptions:
     patience: int | None = _option(
         "training.patience", "Early stopping: epochs without a better validation metric."
     )
-    metric: str | None = _option(
-        "training.metric", "Validation metric at K: precision, recall, ndcg, mrr, hit_rate, map."
-    )
     half_life: str | None = _option(
         "events.half_life", "Age after which an interaction counts half, such as 30d; needs timestamps."
     )
@@ -328,7 +276,7 @@ class TrainingOptions:
         "training.parallel", "What the processes of torchrun divide: users, items (and users), or auto."
     )
     assignments: list[str] | None = _option(  # noqa: RUF009
-        None, "Any key of the config, such as loss.tau=0.1; may be repeated.", metavar="KEY=VALUE"
+        None, "Any key of the config, such as loss.tau=0.1; may be repeated.", "--set", metavar="KEY=VALUE"
     )
 
     def run_config(self) -> RunConfig:
@@ -337,34 +285,29 @@ class TrainingOptions:
         >>> TrainingOptions(k=10, assignments=["loss.tau=0.2"]).run_config().loss.options
         {'tau': 0.2}
         """
-        from talos.config import RunConfig
+        from talos.config import RunConfig, parse_assignment, parse_value
         from talos.registry import check
 
         config = RunConfig() if self.config is None else RunConfig.from_toml(self.config)
-        changes = {}
+        changes: dict[str, Any] = {}
         for one in dataclasses.fields(self):
             key, value = one.metadata["key"], getattr(self, one.name)
             if key is not None and value is not None:
-                changes[key] = parse_value(value) if one.metadata.get("metavar") == _NUMBER_OR_AUTO else value
-        for assignment in self.assignments or []:
-            name, equals, text = assignment.partition("=")
-            if not equals:
-                expected = "KEY=VALUE, such as loss.tau=0.1"
-                raise ConfigError(f"{assignment!r}", where="--set", expected=expected)
-            changes[name] = parse_value(text)
+                text = one.metadata["option"].metavar == _NUMBER_OR_AUTO
+                changes[key] = parse_value(value) if text else value
+        changes |= dict(map(parse_assignment, self.assignments or []))
         config = config.with_values(changes)
         check(config)  # before any data are read
         return config
 
 
-def config_keys() -> Mapping[str, str]:
-    """Key of the config → name of the training option that sets it.
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions(TrainingOptions):
+    """What the trials of a study train, and the metric that they are compared by."""
 
-    >>> config_keys()["training.epochs"]
-    'epochs'
-    """
-    fields = dataclasses.fields(TrainingOptions)
-    return {one.metadata["key"]: one.name for one in fields if one.metadata["key"] is not None}
+    metric: str | None = _option(
+        "training.metric", "Validation metric at K: precision, recall, ndcg, mrr, hit_rate, map."
+    )
 
 
 # -------------------------------------------------------------------------------------------------- values
@@ -383,23 +326,3 @@ def parse_budget(text: str) -> float:
     if not seconds > 0:
         raise ConfigError(f"{text!r}", where="--budget", expected="a time such as 90s, 10m or 1h")
     return seconds
-
-
-def at_least_one(**numbers: int | None) -> None:
-    """Refuse numbers below 1, by the flag that gave each; None was not given."""
-    for flag, number in numbers.items():
-        if number is not None and number < 1:
-            raise ConfigError(f"{number}", where=flag, expected="1 or more")
-
-
-def parse_value(text: str) -> Any:
-    """The value in KEY=VALUE: JSON, a number such as `.5`, or else a bare word.
-
-    >>> parse_value("0.1"), parse_value(".5"), parse_value("true"), parse_value("shared:64")
-    (0.1, 0.5, True, 'shared:64')
-    """
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        number = re.fullmatch(r"[+-]?(\d+\.\d*|\.\d+)(e[+-]?\d+)?", text, re.ASCII | re.IGNORECASE)
-        return float(text) if number else text

@@ -7,21 +7,19 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import typer
 
 from talos.data.databases import without_passwords
-from talos.progress import Progress, counter
 
-__all__ = ["LONGEST_MESSAGE", "print_facts", "print_json", "print_table", "printable", "reading", "say"]
+__all__ = ["LONGEST_MESSAGE", "print_facts", "print_json", "print_table", "printable", "say"]
 
 LONGEST_MESSAGE = 4000
 """Characters of a message; a path may have 4096 bytes."""
 
 _LONGEST_CELL = 200
-_MANY_ROWS = 5_000_000  # take seconds to read
 # Joiners are part of words and of emoji; every other invisible character may deceive.
 _INVISIBLE_BUT_HARMLESS = "\u200c\u200d"
 # What JSON may hold as it is and a terminal may obey: DEL, C1 controls, line ends, marks of direction, half characters.
@@ -89,21 +87,6 @@ def say(text: str, *, lines: bool = False) -> None:
     text = without_passwords(text)
     with contextlib.suppress(OSError, ValueError):
         typer.echo(text if lines else printable(text, longest=LONGEST_MESSAGE), err=True)
-
-
-@contextlib.contextmanager
-def reading() -> Iterator[Progress]:
-    """Shows how many rows of large data are read, as `talos.progress.counter` does; small data show nothing."""
-    with contextlib.ExitStack() as stack:
-        shown: list[Progress] = []
-
-        def show(done: int, total: int) -> None:
-            if total >= _MANY_ROWS:
-                if not shown:
-                    shown.append(stack.enter_context(counter("reading", "rows")))
-                shown[0](done, total)
-
-        yield show
 
 
 def _finite(value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from talos.cli.options import with_short_flags
+from talos.cli.options import Command
 from talos.errors import ConfigError, TalosError
 
 __all__ = ["PluginGroup", "entry_points_of", "not_installed"]
@@ -34,8 +34,7 @@ class PluginGroup(TyperGroup):
         """The command of this name; None if there is none."""
         if cmd_name not in self.commands:
             self._add_plugins()
-        command = super().get_command(ctx, cmd_name)
-        return None if command is None else with_short_flags(command)
+        return super().get_command(ctx, cmd_name)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names of all commands, those of plugins last."""
@@ -74,7 +73,7 @@ def _command(name: str, point: EntryPoint | None) -> Any:
         error = TalosError(f"talos {name}: {point.value} cannot be imported: {failure}")
         return _broken(app, "(cannot be imported)", error)
     if not isinstance(loaded, typer.Typer):
-        app.command(name)(loaded)
+        app.command(name, cls=Command)(loaded)
         loaded = app
     return typer.main.get_command(loaded)
 

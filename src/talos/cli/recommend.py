@@ -23,7 +23,9 @@ _ON_UNKNOWN = ("raise", "skip", "popular")
 
 def recommend(
     run: RunArgument,
-    user: Annotated[list[str] | None, typer.Option("--user", help="A user id; may be repeated.")] = None,
+    users: Annotated[
+        list[str] | None, typer.Option("--user", "-u", help="A user id; may be repeated.")
+    ] = None,
     history: Annotated[
         list[str] | None,
         typer.Option("--history", metavar="ITEM,…", help="Items of a user whom the run does not know."),
@@ -32,10 +34,11 @@ def recommend(
     out: Annotated[
         str | None,
         typer.Option(
-            help="For --all: .parquet, .csv, .tsv, .jsonl, sqlite:///FILE?table=T, postgresql://…?table=T."
+            *("--out", "-o"),
+            help="For --all: .parquet, .csv, .tsv, .jsonl, sqlite:///FILE?table=T, postgresql://…?table=T.",
         ),
     ] = None,
-    k: Annotated[int | None, typer.Option(help="List length; the run's K if not given.")] = None,
+    k: Annotated[int | None, typer.Option("--k", "-k", help="List length; the run's K if not given.")] = None,
     candidates: Annotated[
         list[str] | None, typer.Option("--candidates", metavar="ITEM,…", help="Recommend only these items.")
     ] = None,
@@ -52,7 +55,7 @@ def recommend(
         ),
     ] = None,
     diversity: Annotated[
-        float, typer.Option(help="0 to 1: how much items that are like those above them are put back.")
+        float, typer.Option(help="Penalty for items similar to higher-ranked ones (MMR), 0 to 1.")
     ] = 0.0,
     popularity: Annotated[
         float, typer.Option(help="0 to 1: how much popularity counts; 1 is popularity alone.")
@@ -90,7 +93,7 @@ def recommend(
 ) -> None:
     """Recommend the best items to users of a trained model."""
     chosen = [
-        name for name, given in (("--user", user), ("--history", history), ("--all", everybody)) if given
+        name for name, given in (("--user", users), ("--history", history), ("--all", everybody)) if given
     ]
     if len(chosen) > 1:
         raise ConfigError(f"together with {chosen[1]}", where=chosen[0], expected="one of them")
@@ -121,10 +124,8 @@ def recommend(
     }  # fmt: skip
     if filter:
         request["filter"] = parse_filter(filter)
-    if candidates:
-        request["candidates"] = _split(candidates)
-    if exclude:
-        request["exclude"] = _split(exclude)
+    lists_of_items = {"candidates": candidates, "exclude": exclude, "history": history}
+    request |= {name: _split(given) for name, given in lists_of_items.items() if given}
     if everybody:
         from talos.exports import write_lists
         from talos.progress import counter
@@ -144,19 +145,18 @@ def recommend(
         distributed.stop()
         if group.rank == 0:  # rank 0 prints
             before = f" ({done['resumed_at']:,} of them before)" if done["resumed_at"] else ""
-            users = f"{done['users']:,} users{before} in {done['seconds']:.1f} s: {done['out']}"
+            text = f"{done['rows']:,} rows for {done['users']:,} users{before}"
+            text += f" in {done['seconds']:.1f} s: {done['out']}"
             if approximate is not None:
                 share = done["approximate"][f"recall@{done['k']}"]
-                users += f" (recall {share:.3f} on a sample)"
-            print_json(done) if json else typer.echo(f"{done['rows']:,} rows for {users}")
+                text += f" (recall {share:.3f} on a sample)"
+            print_json(done) if json else typer.echo(text)
             _say_cold(done["users_without_events"], done["users"])
         return
     if on_unknown is not None:
         request["on_unknown"] = on_unknown
-    if history:
-        request["history"] = _split(history)
-    lists = recommender.recommend(user, k=k, **request)
-    codes: Any = model.train.user_ids.encode(lists["user_id"].unique()) if user else []
+    lists = recommender.recommend(users, k=k, **request)
+    codes: Any = model.train.user_ids.encode(lists["user_id"].unique()) if users else []
     _say_cold(sum(not model.train.user_degrees[code] for code in codes if code >= 0), len(codes))
     _print_lists(model, lists, json)
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
-from talos.cli.options import Json, Offer, PathArgument, TrainingOptions, with_options
-from talos.cli.output import print_facts, print_json, print_table, reading, say
+from talos.cli.options import Json, TrainingOptions, missing, with_options
+from talos.cli.output import print_facts, print_json, print_table, say
 from talos.data.options import SourceOptions
 from talos.errors import ConfigError
+from talos.progress import reading
 
 if TYPE_CHECKING:
     import polars as pl
@@ -22,23 +24,25 @@ if TYPE_CHECKING:
     from talos.config import RunConfig
     from talos.data.shards import SplitShare
     from talos.data.splits import Split
-    from talos.distributed import Group
-    from talos.evaluation.evaluate import Report
     from talos.model.fitting import Run
 
-__all__ = ["share_of", "train"]
+__all__ = ["train"]
 
 Refit: TypeAlias = Literal["train+valid", "all"]
-_LOGGERS = ("tensorboard", "mlflow", "wandb")
-_OF_TRAINING = ("checkpoint", "history.jsonl", "history-refit.jsonl", "race", "race.json", *_LOGGERS)
 
 
 @with_options
 def train(
-    path: PathArgument,
-    out: Annotated[Path | None, typer.Option("--out", help="The run directory to write.")] = None,
+    path: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PATH]",
+            help="A file, a folder, a dataset's name or a database URL; that of --config if not given.",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The run directory to write.")] = None,
     *,
-    training: Annotated[TrainingOptions, Offer(but=("metric",))],
+    training: TrainingOptions,
     refit: Annotated[
         Refit | None,
         typer.Option(
@@ -81,9 +85,13 @@ def train(
     """Train a recommender and write it to a run directory."""
     from talos import distributed
     from talos.data.open import open_split, record_of
-    from talos.model.fitting import check_refit
+    from talos.data.splits import Split
+    from talos.model.fitting import check_refit, open_parts
     from talos.model.recommender import Recommender
+    from talos.model.store import check_new_run, lock_run
 
+    if path is None:
+        raise missing("PATH", "A file, a folder, a dataset's name or a database URL.")
     config = training.run_config()
     if explain:
         with reading() as progress:
@@ -95,23 +103,24 @@ def train(
         if out is not None and (out / "model.json").exists():
             return  # the process was lost after the run was finished
         resume = True
-    out = _check_out(out, resume, refit)
+    if out is None:
+        raise missing("--out", "The run directory to write.")
+    check_new_run(out, resume=resume, refit=refit)
     with ExitStack() as held:
         if os.environ.get("RANK", "0") in ("", "0"):  # rank 0 holds the lock for the processes of torchrun
-            from talos.model.store import lock_run
-
             held.enter_context(lock_run(out, "talos train"))
-            _check_out(out, resume, refit)  # again: another process may have finished in between
+            check_new_run(
+                out, resume=resume, refit=refit
+            )  # again: another process may have finished in between
         with reading() as progress:
-            parts = _share(path, config) or open_split(path, source, notify=say, progress=progress)
+            parts = open_parts(config, path, source, notify=say, progress=progress)
         check_refit(refit, parts)
         config = _with_fitting_k(config, parts)
-        for note in _cold_notes(parts):
+        for note in parts.cold_notes() if isinstance(parts, Split) else []:
             say(note)
         record = record_of(path, source, parts)
         table = _read_items(path, items, item_columns, source, parts)
-        asked = zip(_LOGGERS, (tensorboard, mlflow, wandb), strict=True)
-        loggers = [name for name, wanted in asked if wanted]
+        asked = {"tensorboard": tensorboard, "mlflow": mlflow, "wandb": wandb}
         with _saying_how_to_continue(out):
             group = distributed.start(config.device)
             run = Recommender(config=config).fit_run(
@@ -120,7 +129,7 @@ def train(
                 refit=refit,
                 resume=resume,
                 items=table,
-                loggers=loggers,
+                loggers=[name for name, wanted in asked.items() if wanted],
                 source=record,
                 notify=say,
             )
@@ -153,7 +162,7 @@ def _read_items(
     """The table of items, checked against the interactions before anything is trained."""
     if items is None and columns is None:
         return None
-    from talos.data.readers import read_items
+    from talos.data.items import read_items
     from talos.data.shards import SplitShare
     from talos.model.attributes import align_items
 
@@ -161,7 +170,7 @@ def _read_items(
     if items is None and not Path(path).is_file():
         raise ConfigError("without --items", where="--item-columns", expected="a PATH that is a file")
     table = (
-        read_items(path, item=source.item, columns=chosen, repeated=True)
+        read_items(path, item=source.columns.item, columns=chosen, repeated=True)
         if items is None
         else read_items(items, columns=chosen)
     )
@@ -172,33 +181,6 @@ def _read_items(
     return table
 
 
-def _check_out(out: Path | None, resume: bool, refit: Refit | None) -> Path:
-    if out is None:
-        raise ConfigError("is missing", where="--out", expected="the run directory to write")
-    if (out / "model.json").exists():
-        raise ConfigError("is a finished run", where=f"--out {out}", expected="a new directory")
-    if not out.exists():
-        return out
-    names = sorted(entry.name for entry in out.iterdir() if entry.name != ".lock") if out.is_dir() else [""]
-    if not resume and names:
-        resumable = (out / "checkpoint").is_dir() or (out / "race.json").is_file()
-        hint = "add --resume to continue it" if resumable else None
-        raise ConfigError(
-            "exists and is not empty", where=f"--out {out}", expected="a new directory", hint=hint
-        )
-    for begun in (out / "checkpoint").glob("refit-*"):
-        wanted = begun.name.removeprefix("refit-")
-        if wanted != refit:
-            what = f"was interrupted in --refit {wanted}"
-            raise ConfigError(what, where=f"--out {out}", expected=f"--resume with --refit {wanted}")
-    # a run that was stopped before its first checkpoint has nothing but these
-    strangers = [name for name in names if name not in _OF_TRAINING and not name.endswith(".tmp")]
-    if strangers and not any((out / "checkpoint").glob("*/state.json")):
-        what, expected = f"has no checkpoint, but has {strangers[0]}", "a run to continue, or a new directory"
-        raise ConfigError(what if out.is_dir() else "is a file", where=f"--out {out}", expected=expected)
-    return out
-
-
 def _with_fitting_k(config: RunConfig, parts: Split | SplitShare) -> RunConfig:
     """The config with a K that the catalogue has, if none was given."""
     fitting = config.for_catalogue(parts.train.num_items)
@@ -207,77 +189,31 @@ def _with_fitting_k(config: RunConfig, parts: Split | SplitShare) -> RunConfig:
     return fitting
 
 
-def _cold_notes(parts: Split | SplitShare) -> list[str]:
-    """How many users and items of each part have no training events; a process with a share knows its own only."""
-    from talos.data.splits import Split
-
-    return parts.cold_notes() if isinstance(parts, Split) else []
-
-
-def _share(path: str, config: RunConfig) -> SplitShare | None:
-    """This process's part of a folder of shards, where training can do with the part; else None."""
-    from talos import distributed, registry
-    from talos.data import shards
-
-    if not shards.is_shards(path) or config.training.parallel == "none" or config.baseline is not None:
-        return None
-    if not registry.resolve("backbone", config.backbone.name).divisible:
-        return None
-    return share_of(path, distributed.start(config.device))
-
-
-def share_of(path: str, group: Group) -> SplitShare | None:
-    """This process's part of a folder of shards; None if PATH is something else or there is one process.
-
-    If one process cannot read its part, all of them stop.
-    """
-    from talos.data import shards
-    from talos.data.open import open_share
-    from talos.distributed import all_or_none
-
-    if group.size == 1 or not shards.is_shards(path):
-        return None
-    return all_or_none(group, lambda: open_share(path, group.share), path)
-
-
 def _explain(config: RunConfig, parts: Split, json: bool) -> None:
-    if config.baseline is not None:
-        _explain_baseline(config, parts, json)
-        return
+    from talos import registry
     from talos.studies.race import plan_of_run
     from talos.training import check_memory
 
-    plan = plan_of_run(config, parts.train, parts.valid)
-    check_memory(plan)
-    facts = {
-        "parameters": plan.parameters,
-        "steps_per_epoch": plan.steps_per_epoch,
-        "memory_mb": round(plan.memory / 2**20, 1),
-        "notes": [*plan.notes, *([plan.raced] if plan.raced else [])],
-        "config": plan.config.as_dict(),
-    }
-    if json:
-        print_json(facts)
-        return
-    shown = [(name.replace("_", " "), f"{facts[name]:,}") for name in list(facts)[:3]]
-    shown += [("chosen", note) for note in plan.notes]
-    shown += [("open", plan.raced)] if plan.raced else []
-    print_facts(shown, title="what would be trained")
-    typer.echo("\n" + plan.config.to_toml())
-
-
-def _explain_baseline(config: RunConfig, parts: Split, json: bool) -> None:
-    from talos import registry
-
-    assert config.baseline is not None
     chosen = config.baseline
-    registry.make_baseline(chosen).check(parts.train)
-    options = {**registry.options("baseline", chosen.name), **chosen.options}
-    config = config.with_values({f"baseline.{name}": value for name, value in options.items()})
+    facts: dict[str, float] = {}
+    notes: dict[str, Sequence[str]]
+    if chosen is not None:
+        registry.make_baseline(chosen).check(parts.train)
+        options = {**registry.options("baseline", chosen.name), **chosen.options}
+        config = config.with_values({f"baseline.{name}": value for name, value in options.items()})
+        notes = {"computed": [registry.help_of("baseline", chosen.name)]}
+    else:
+        plan = plan_of_run(config, parts.train, parts.valid)
+        check_memory(plan)
+        facts = {"parameters": plan.parameters, "steps_per_epoch": plan.steps_per_epoch}
+        facts["memory_mb"] = round(plan.memory / 2**20, 1)
+        config, notes = plan.config, {"chosen": plan.notes, "open": [plan.raced] if plan.raced else []}
     if json:
-        print_json({"notes": [registry.help_of("baseline", chosen.name)], "config": config.as_dict()})
+        print_json({**facts, "notes": list(chain(*notes.values())), "config": config.as_dict()})
         return
-    print_facts([("computed", registry.help_of("baseline", chosen.name))], title="what would be computed")
+    shown = [(name.replace("_", " "), f"{value:,}") for name, value in facts.items()]
+    shown += [(name, note) for name, found in notes.items() for note in found]
+    print_facts(shown, title="what would be trained" if chosen is None else "what would be computed")
     typer.echo("\n" + config.to_toml())
 
 
@@ -295,7 +231,7 @@ def _print_run(run: Run, out: Path, refit: Refit | None, json: bool) -> None:
         return
     if run.report is not None and run.popular is not None:
         of = "of the model it was chosen from, " if refit == "all" else ""
-        _print_comparison(run.report, run.popular, of)
+        print_table(*run.table(), title=f"test, {of}{run.report.num_users:,} users")
     if facts["threshold_error"] is not None:
         typer.echo(f"\nmean distance of the thresholds from the exact ones: {facts['threshold_error']:.4f}")
     if refit == "all":
@@ -315,15 +251,3 @@ def _print_run(run: Run, out: Path, refit: Refit | None, json: bool) -> None:
         f"next: talos recommend {folder} --user {somebody}   "
         f"or for all   talos recommend {folder} --all --out recs.csv"
     )
-
-
-def _print_comparison(trained: Report, popular: Report, of: str) -> None:
-    """Print each metric of the model, and below it the same metric for ranking by popularity."""
-    header, ours = trained.table()
-    theirs = {row[0]: row[1:] for row in popular.table()[1]}
-    rows = []
-    for name, *values in ours:
-        rows.append([name, "trained", *values])
-        if name in theirs:
-            rows.append(["", "popularity", *theirs[name]])
-    print_table([header[0], "", *header[1:]], rows, title=f"test, {of}{trained.num_users:,} users")

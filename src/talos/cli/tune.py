@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from talos.cli.options import (
-    Json,
-    Offer,
-    TrainingOptions,
-    as_flags,
-    at_least_one,
-    parse_budget,
-    with_options,
-)
+from talos.checks import positive_integer
+from talos.cli.options import Json, StudyOptions, missing, parse_budget, with_options
 from talos.cli.output import print_facts, print_json, print_table, say
-from talos.cli.plugins import entry_points_of, not_installed
+from talos.cli.shared import shown, space_for, write_study_page
 from talos.data.databases import without_password, without_passwords
 from talos.data.options import SourceOptions
-from talos.errors import ConfigError, nearest
+from talos.errors import ConfigError
 
 if TYPE_CHECKING:
-    from talos.config import RunConfig
-    from talos.studies.tune import FinalResult, Space, Tuned
+    from talos.studies.tune import FinalResult, Tuned
 
-__all__ = ["shown", "space_for", "tune", "write_report"]
+__all__ = ["tune"]
 
 
 @with_options
@@ -38,11 +29,12 @@ def tune(
         str | None,
         typer.Argument(
             metavar="[PATH]",
-            help="A file, a folder, a dataset's name or a database URL; for --finalize the study's own if not given.",
+            help="A file, a folder, a dataset's name or a database URL; if not given that of --config, or for "
+            "--finalize the study's own.",
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder of the study; the same command continues it.")
+        Path | None, typer.Option("--out", "-o", help="Folder of the study; the same command continues it.")
     ] = None,
     space: Annotated[
         str,
@@ -75,21 +67,23 @@ def tune(
     search_seed: Annotated[int, typer.Option(min=0, help="Seed of the sampler.")] = 0,
     *,
     training: Annotated[
-        TrainingOptions,
-        Offer("config", "k", "metric", "loss", "backbone", "baseline", "epochs", "seed", "assignments"),
+        StudyOptions,
+        *("config", "k", "metric", "loss", "backbone", "baseline", "epochs", "seed", "assignments"),
     ],
     source: SourceOptions,
     json: Json = False,
 ) -> None:
     """Search for the best settings on the validation part. Only --finalize opens the test part, and only once."""
     if out is None:
-        raise ConfigError("is missing", where="--out", expected="the folder of the study")
+        raise missing("--out", "The folder of the study.")
     if finalize and trials is None and budget is None and (path is None or (out / "tune.json").exists()):
         _finalize(out, path, source, storage, json)
         return
     if path is None:
-        raise ConfigError("is missing", where="PATH", expected="the data to tune on")
-    at_least_one(**{"--trials": trials, "--workers": workers})
+        raise missing("PATH", "The data to tune on.")
+    for name, number in (("trials", trials), ("workers", workers)):
+        if number is not None:
+            positive_integer(name, number)
     seconds = None if budget is None else parse_budget(budget)
     base = training.run_config()
     chosen, settled = space_for(space, base)
@@ -99,8 +93,14 @@ def tune(
 
     check_reachable(parse_storage(storage, out))
     parts = fit_parts(*open_fit_parts(path, source, notify=say))
-    how: dict[str, Any] = {"sampler": sampler, "pruner": pruner, "seed": search_seed}
-    settings = TuneSettings(config=settled, space=chosen, data=parts.fingerprints(), **how)
+    settings = TuneSettings(
+        config=settled,
+        space=chosen,
+        data=parts.fingerprints(),
+        sampler=sampler,
+        pruner=pruner,
+        seed=search_seed,
+    )
     say(
         f"searching {', '.join(chosen.entries)} for {settings.metric} on validation "
         f"({settings.resolved_sampler}, pruner {pruner})"
@@ -116,11 +116,12 @@ def tune(
         notify=say,
         facts={"source": source.as_dict(path)},
     )
-    page = write_report(tuned, out)
+    page = write_study_page(tuned, out)
     if finalize:
         _finalize(out, path, source, storage, json)
     else:
-        again = "" if "://" not in path else f" {shlex.quote(without_password(path))}{as_flags(source)}"
+        again = "" if "://" not in path else f" {shlex.quote(without_password(path))}"
+        again += "" if source.query is None else f" --query {shlex.quote(source.query)}"
         _print_tuned(tuned, out, page, workers, again, storage, json)
 
 
@@ -145,51 +146,11 @@ def _finalize(out: Path, path: str | None, options: SourceOptions, storage: str 
         place = source["path"] if path is None else without_password(path)
         kept = {"source": {**source, "path": place, "fingerprints": fingerprints_of(split)}}
         final = finalize(out, split, storage=storage, facts=kept, callbacks=(progress(),))
-        write_report(tuned, out, final)
+        write_study_page(tuned, out, final)
     if json:
         print_json({**final.facts, "fresh": final.fresh, "run": str(out / "final")})
         return
     _print_final(final, out)
-
-
-def space_for(name: str, base: RunConfig) -> tuple[Space, RunConfig]:
-    """The space of a name or a file, checked; and the config with the values that the space fixes."""
-    from talos.studies.tune.space import Space, check_space, default_space
-
-    if name == "default":
-        space = default_space(base)
-        return space, check_space(space, base, where="")
-    named = entry_points_of("talos.spaces")
-    if name in named:
-        where = f"--space {name}"
-        space = Space.from_dict(named[name].load()(base), where=where)
-        return space, check_space(space, base, where=where)
-    if not name.endswith(".toml") and not Path(name).exists():
-        if name == "paper":
-            raise not_installed("--space paper", "talos-rec-paper")
-        known = ("default", "paper", *named)
-        raise ConfigError(f"{name!r} is no space and no file", where="--space", hint=nearest(name, known))
-    space = Space.from_toml(Path(name))
-    return space, check_space(space, base, where=name)
-
-
-def write_report(tuned: Tuned, out: Path, final: FinalResult | None = None) -> Path:
-    """Write the page of a study into its folder; returns its place."""
-    from talos.cli.report import write_page
-    from talos.report import tuning_report
-
-    text = tuning_report(
-        [vars(row) for row in tuned.rows],
-        metric=tuned.settings.metric,
-        best=tuned.best.number,
-        importance=tuned.importance,
-        settings=_flat(tuned.settings.as_dict()),
-        config=tuned.config.to_toml(),
-        peak_mb=tuned.peak_mb,
-        test=None if final is None else final.facts["metrics"],
-        title=f"Tuning {out.resolve().name}",
-    )
-    return write_page(text, out / "report.html")
 
 
 def _print_tuned(
@@ -246,24 +207,3 @@ def _print_final(final: FinalResult, out: Path) -> None:
     )
     if not final.fresh:
         say(f"this is the stored result of {facts['date']}: the test part is opened only once")
-
-
-def shown(value: Any) -> str:
-    """A parameter's value in at most four digits.
-
-    >>> shown(0.123456), shown("auto")
-    ('0.1235', 'auto')
-    """
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    found: dict[str, str] = {}
-    for key, value in values.items():
-        if not isinstance(value, Mapping):
-            found[f"{prefix}{key}"] = str(value)
-        elif "low" in value:
-            found[f"{prefix}{key}"] = " ".join(f"{name} {number}" for name, number in value.items())
-        else:
-            found |= _flat(value, f"{prefix}{key}.")
-    return found

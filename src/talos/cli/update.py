@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from talos.cli.options import Json, Offer, RunArgument, with_options
+from talos.cli.options import Json, RunArgument, with_options
 from talos.cli.output import print_json, printable
 from talos.data.options import SourceOptions
-from talos.errors import ConfigError
-
-if TYPE_CHECKING:
-    from talos.data.interactions import Interactions
-    from talos.model.model import Model
 
 __all__ = ["update"]
 
@@ -26,25 +21,24 @@ def update(
         Path,
         typer.Argument(metavar="EVENTS", help="The log of `talos serve`, or any file of interactions."),
     ],
-    out: Annotated[Path | None, typer.Option("--out", help="The run directory to write.")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The run directory to write.")],
     *,
     epochs: Annotated[int, typer.Option(help="Passes over the users with new events.")] = 1,
     lr: Annotated[float | None, typer.Option(help="Learning rate; that of training if not given.")] = None,
-    source: Annotated[SourceOptions, Offer("user", "item", "timestamp", "format", "on_bad_row")],
+    source: Annotated[SourceOptions, "user", "item", "timestamp", "format", "on_bad_row"],
     json: Json = False,
 ) -> None:
     """Put new events, users and items into a trained run, without training from scratch."""
     from talos.model.recommender import Recommender
-    from talos.model.store import lock_run
+    from talos.model.store import check_new_run, lock_run
+    from talos.serving.feedback import read_events
 
-    if out is None:
-        raise ConfigError("is missing", where="--out", expected="the run directory to write")
-    _check_out(out)
+    check_new_run(out)
     with lock_run(out, "talos update"):
-        _check_out(out)  # again: another process may have finished in between
+        check_new_run(out)  # again: another process may have finished in between
         recommender = Recommender.load(run)
         before = recommender.fitted_model()
-        new = _read(events, source, before)
+        new = read_events(events, before.train, source)
         recommender.partial_fit(new, epochs=epochs, lr=lr)
         recommender.save(out)
     after = recommender.fitted_model()
@@ -59,39 +53,3 @@ def update(
         return
     grown = f"{facts['new_users']:,} new users, {facts['new_items']:,} new items"
     typer.echo(f"{facts['events']:,} interactions learnt, {grown}; written to {printable(str(out))}")
-
-
-def _check_out(out: Path) -> None:
-    """A new directory, or one in which an update was interrupted."""
-    from talos.model.store import holds_leftovers_only
-
-    if out.exists() and not (out.is_dir() and holds_leftovers_only(out)):
-        raise ConfigError("exists and is not empty", where=f"--out {out}", expected="a new directory")
-
-
-def _read(path: Path, source: SourceOptions, model: Model) -> Interactions:
-    """The events, with ids of the run's types."""
-    import polars as pl
-
-    from talos.data.interactions import Interactions
-    from talos.data.open import read
-    from talos.errors import DataError
-    from talos.serving.feedback import is_log, read_log
-
-    options = {name: value for name, value in source.given().items() if name in source.reading()}
-    if not options and is_log(path):
-        users, items, times = read_log(path)
-        stamps: Any = times.to_numpy()
-    else:
-        data = read(path, **options)
-        table = data.to_polars()
-        users, items, stamps = table["user_id"], table["item_id"], data.timestamps
-    kinds = []
-    for name, ids, known in (("user", users, model.train.user_ids), ("item", items, model.train.item_ids)):
-        kind = ids.cast(known.ids.dtype, strict=False)
-        if kind.null_count():
-            bad = ids.filter(kind.is_null())[0]
-            what, expected = f"{name} {bad!r}", "integer ids, like those of the run"
-            raise DataError(what, where=str(path), expected=expected)
-        kinds.append(kind if known.ids.dtype != pl.String else ids.cast(pl.String))
-    return Interactions.from_ids(*kinds, timestamps=stamps)

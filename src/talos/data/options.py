@@ -1,20 +1,23 @@
 """The options of a PATH: its columns, how it is read, cleaned and split.
 
-No reader is imported here, because the command line makes its flags from these classes and `talos --help` must be quick.
+No reader is imported here: the command line makes its flags from these classes, and `talos --help` must be quick.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal, Self, get_type_hints
 
 from talos.checks import of_type
 from talos.data.databases import without_password
-from talos.errors import ArgumentError, DataError, InputError, nearest
+from talos.errors import ArgumentError, ConfigError, DataError, InputError, nearest
 
-__all__ = ["Cleaning", "Columns", "SourceOptions", "SplitBy", "Splitting"]
+__all__ = ["Cleaning", "Columns", "SourceOptions", "SplitBy", "Splitting", "read_source"]
 
 SplitBy = Literal["user", "time", "future", "last"]
 
@@ -42,7 +45,7 @@ class Columns:
 class Splitting:
     """How interactions are split into train, validation and test: the arguments of `talos.data.splits.split`."""
 
-    by: SplitBy = _option(
+    by: SplitBy = _option(  # noqa: RUF009  # a field, not a shared default
         "user",
         "What is test: a random share of each `user`'s interactions, the latest of all by `time`, the same with the "
         "latest of the rest for validation (`future`), or each user's `last` one.",
@@ -114,6 +117,8 @@ class SourceOptions:
             sections.setdefault(section, {})[name] = of_type(name, value, kind)
         options, own = options or cls(), sections.pop("", {})
         nested = {name: replace(getattr(options, name), **values) for name, values in sections.items()}
+        if own.get("max_bytes", 1) < 1:
+            raise ArgumentError(str(own["max_bytes"]), where="max_bytes", expected="1 or more")
         return replace(options, **own, **nested)
 
     def flat(self) -> dict[str, Any]:
@@ -145,6 +150,27 @@ class SourceOptions:
         """
         return {"path": without_password(path), **asdict(self)}
 
+    def to_toml(self, path: str) -> str:
+        r"""The section `[data]` of a run.toml, which `read_source` reads back, with a comment for each option.
+
+        Options at their default are comments, but for those of the split. There is no password of a URL.
+
+        >>> print("\n".join(SourceOptions.of(user="who").to_toml("clicks.csv").splitlines()[:4]))
+        [data]
+        path = "clicks.csv"
+        user = "who"                  # Name of the user column.
+        # item =                      # Name of the item column.
+        """
+        lines = ["[data]", f"path = {_toml(without_password(path))}"]
+        for part in (self.columns, self, self.split, self.clean):
+            for one in fields(part):
+                value, described = getattr(part, one.name), one.metadata.get("help")
+                given = one.name not in _SECTIONS and (value != one.default or part is self.split)
+                if given or described:
+                    line = f"{'' if given else '# '}{one.name} = {_toml(value)}"
+                    lines.append(f"{line:<28}  # {described}" if described else line)
+        return "\n".join(lines) + "\n"
+
     @classmethod
     def from_dict(cls, record: Any) -> Self:
         """Back from `as_dict`; what else the record holds, such as its path, is left to the caller.
@@ -165,6 +191,47 @@ class SourceOptions:
             return cls.of(**values)
         except (KeyError, TypeError, InputError) as error:
             raise DataError(f"the record of its data is damaged ({error})", where="source") from None
+
+
+_SECTIONS = ("columns", "split", "clean")
+
+
+def _toml(value: Any) -> str:
+    return "" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def read_source(config: str | os.PathLike[str]) -> tuple[str | None, SourceOptions]:
+    r"""The PATH and the options in the section `[data]` of a run.toml; None and the defaults if it has none.
+
+    Keys are the bare names of options, and `path`, which is relative to the current folder. `RunConfig.from_toml` reads
+    the other sections.
+
+    Raises:
+        ConfigError: the file is not TOML, or a key of the section or its value is wrong.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "run.toml")
+    ...     _ = file.write_text('[data]\npath = "clicks.csv"\nby = "time"')
+    ...     path, options = read_source(file)
+    >>> path, options.split.by
+    ('clicks.csv', 'time')
+    """
+    from talos.config import read_toml  # imports pydantic
+
+    section = read_toml(Path(config), expected="a run config").get("data", {})
+    if not isinstance(section, dict):
+        raise ConfigError(repr(section), where=f"{config}: data", expected="a section")
+    known = ["path", *_homes()]
+    for name in section:
+        if name not in known:
+            raise ConfigError("no such key", where=f"{config}: data.{name}", hint=nearest(name, known))
+    try:
+        path = of_type("path", section.pop("path", None), str | None)
+        return path, SourceOptions.of(**section)
+    except ArgumentError as error:
+        where = f"{config}: data.{error.where}"
+        raise ConfigError(error.what, where=where, expected=error.expected, hint=error.hint) from None
 
 
 @cache

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from talos.baselines import ItemWeights
 from talos.checks import require
-from talos.errors import ArgumentError, TalosError, first_line
+from talos.errors import ArgumentError, Option, TalosError, first_line
 from talos.evaluation.ranking import TopK
 from talos.files import locked_folder
 from talos.model.model import Model
@@ -74,7 +74,8 @@ def prepare_out(out: Path, *, overwrite: bool, folder: bool = False) -> None:
         where=str(out),
         expected="the name of a file" if is_folder else "a folder made by an export, or a new name",
     )
-    require(overwrite, "exists", where=str(out), expected="a new name", hint="or overwrite=True")
+    option = Option("overwrite", True, "replaces it")
+    require(overwrite, "exists", where=str(out), expected="a new name", option=option)
     if folder:
         names = {entry.name for entry in out.iterdir()}
         strangers = ", ".join(sorted(names - _FILES if _RECORD in names else names))

@@ -39,7 +39,7 @@ from talos.data.interactions import Interactions
 from talos.data.parquet import scan_file
 from talos.data.vocabulary import Ids, Vocabulary
 from talos.distributed import SINGLE_PROCESS, Group, all_or_none
-from talos.errors import ArgumentError, DataError, TalosError, first_line, nearest
+from talos.errors import ArgumentError, DataError, Option, TalosError, first_line, nearest
 from talos.evaluation.ranking import TopK
 from talos.exports.folders import prepare_out
 from talos.files import (
@@ -254,7 +254,8 @@ class _Sink(ABC):
         overwrite: replace the destination if it exists, and discard an unfinished export with other settings.
     """
 
-    discard = "start again with overwrite=True"
+    discard: str | None = None
+    """What else discards an unfinished export."""
 
     def __init__(self, name: str, train: Interactions, settings: dict[str, Any], *, overwrite: bool) -> None:
         self.name, self.train, self.overwrite = name, train, overwrite
@@ -307,6 +308,7 @@ class _Sink(ABC):
                 where=self.name,
                 expected="the same model and options",
                 hint=self.discard,
+                option=Option("overwrite", True, "starts again"),
             )
         return not others
 
@@ -358,7 +360,7 @@ class _FileSink(_Sink):
         self.kind, self.zipped = _file_kind(path)
         self.folder = path.with_name(f".{path.name}.parts")
         self.progress = self.folder / "progress.json"
-        self.discard += f", or remove {self.folder}"
+        self.discard = f"remove {self.folder} to start again"
         self._refuse_existing()
 
     @contextmanager
@@ -390,7 +392,7 @@ class _FileSink(_Sink):
             expected="a folder of this user, or none",
         )
         with suppress(OSError, DataError):
-            record = read_sealed(self.progress, hint=self.discard, format=_FORMAT)
+            record = read_sealed(self.progress, hint="", format=_FORMAT)
             if all(checksum_of(part) == stored for part, stored in self._parts(record)):
                 return record
         return None  # damaged parts are written again
@@ -560,7 +562,7 @@ class _TableSink(_Sink):
             "exists",
             where=self.name,
             expected="a new table",
-            hint="or overwrite=True",
+            option=Option("overwrite", True, "replaces it"),
         )
 
     def _find_record(self) -> dict[str, Any] | None:

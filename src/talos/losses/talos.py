@@ -97,7 +97,7 @@ class Talos(UserSeparableLoss):
         self.quantile, self.denominator = quantile, denominator
         self.k = None if k is None else positive_integer("k", k)
         known = denominator or k is not None
-        require(known, "is missing", where="k", expected="the list length K, for denominator=False")
+        require(known, "is missing", where="k", expected="the list length K, without a denominator")
         single = eta is None or tau is None
         require(single, "given together with tau", where="eta", expected="one of the two")
         tau = tau if eta is None else DRORadius(eta=eta)

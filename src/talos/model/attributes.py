@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from talos.checks import require
 from talos.data.vocabulary import Vocabulary
-from talos.errors import ArgumentError, DataError, nearest
+from talos.errors import ArgumentError, DataError, Option, nearest
 
 __all__ = ["Filter", "align_items", "allowed_items", "check_attributes", "parse_filter"]
 
@@ -40,7 +40,7 @@ def align_items(
     """A table of items over the model's items: titles, the other columns, and how many rows have an unknown item.
 
     Args:
-        table: `item_id`, perhaps `title`, and attributes, as `talos.data.readers.read_items` returns it.
+        table: `item_id`, perhaps `title`, and attributes, as `talos.data.items.read_items` returns it.
         item_ids: the model's items.
         where: what an error calls the table.
 
@@ -110,8 +110,13 @@ def allowed_items(
         )
         for name, condition in conditions.items():
             where = f"filter.{part}.{name}"
-            hint = nearest(str(name), columns) if columns else "train with a table of items: items="
-            require(name in columns, "the items have no such attribute", where=where, hint=hint)
+            require(
+                name in columns,
+                "the items have no such attribute",
+                where=where,
+                hint=nearest(str(name), columns) if columns else None,
+                option=() if columns else Option("items", "FILE", "gives them in training"),
+            )
             allowed &= _holds(columns[name], condition, where) == (part == "must")
     return allowed
 

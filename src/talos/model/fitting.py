@@ -24,14 +24,16 @@ from talos.checks import require
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
 from talos.data.splits import Split
-from talos.distributed import Group, current
+from talos.distributed import Group, all_or_none, current, start
 from talos.errors import ArgumentError, ConfigError, TalosError, nearest
 from talos.evaluation.evaluate import Report, evaluate, popularity_report
 from talos.model.model import Model, Vectors
 
 if TYPE_CHECKING:
+    from talos.data.options import SourceOptions
     from talos.data.shards import Share, SplitShare
     from talos.model.recommender import Recommender
+    from talos.progress import Progress
     from talos.training import Callback, Trainer
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "fit",
     "fit_baseline",
     "fit_run",
+    "open_parts",
     "own_part",
     "refit",
     "refit_data",
@@ -299,6 +302,42 @@ class Run:
     popular: Report | None
     seconds: float
     notes: tuple[str, ...]
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows: each metric of the model, and below it that of ranking by popularity."""
+        if self.report is None or self.popular is None:
+            return [], []
+        header, ours = self.report.table()
+        theirs = {name: values for name, *values in self.popular.table()[1]}
+        rows = []
+        for name, *values in ours:
+            rows.append([name, "trained", *values])
+            if name in theirs:
+                rows.append(["", "popularity", *theirs[name]])
+        return [header[0], "", *header[1:]], rows
+
+
+def open_parts(
+    config: RunConfig,
+    path: str,
+    options: SourceOptions,
+    *,
+    notify: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
+) -> Split | SplitShare:
+    """What this process trains on: its share of a folder of shards, where several can divide it, or the whole split.
+
+    If one process cannot read its share, all of them stop.
+    """
+    from talos.data import shards
+    from talos.data.open import open_share, open_split
+
+    divides = config.training.parallel != "none" and config.baseline is None and shards.is_shards(path)
+    if divides and registry.resolve("backbone", config.backbone.name).divisible:
+        group = start(config.device)
+        if group.size > 1:
+            return cast("SplitShare", all_or_none(group, lambda: open_share(path, group.share), path))
+    return open_split(path, options, notify=notify, progress=progress)
 
 
 def fit_run(

@@ -85,7 +85,7 @@ from talos.data.interactions import Interactions, Provenance
 from talos.data.parquet import scan_file
 from talos.data.vocabulary import Vocabulary
 from talos.distributed import SINGLE_PROCESS, Group, all_or_none
-from talos.errors import ArgumentError, DataError, TalosError, first_line
+from talos.errors import ArgumentError, ConfigError, DataError, Option, TalosError, first_line
 from talos.files import (
     checksum_of,
     locked,
@@ -103,8 +103,8 @@ __all__ = [
     "FILES",
     "FORMAT",
     "LOCK",
+    "check_new_run",
     "copy_model",
-    "holds_leftovers_only",
     "load_model",
     "lock_run",
     "save_model",
@@ -314,18 +314,48 @@ def _remove_leftovers(folder: Path) -> None:
             remove(path)
 
 
-def holds_leftovers_only(folder: Path) -> bool:
-    """Whether a folder has nothing in it but what interrupted saves leave, which the next save removes.
+# What training leaves in a run directory before the run is finished.
+_OF_TRAINING = (
+    *("checkpoint", "history.jsonl", "history-refit.jsonl", "race", "race.json"),
+    *("tensorboard", "mlflow", "wandb"),
+)
+
+
+def check_new_run(out: Path, *, resume: bool = False, refit: str | None = None) -> None:
+    """Refuse a directory that a run must not be written to; call it again under the lock (`lock_run`).
+
+    Args:
+        out: the directory: a new or empty one, or that of an interrupted run to `resume`.
+        resume: whether an interrupted run is to be continued.
+        refit: what the run is fitted again on; an interrupted refit is only continued with the same value.
+
+    Raises:
+        ConfigError: the directory has something else in it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = Path(folder, "model.safetensors.new").write_bytes(b"half of")
-    ...     before = holds_leftovers_only(Path(folder))
     ...     _ = Path(folder, "notes.txt").write_text("mine")
-    ...     before, holds_leftovers_only(Path(folder))
-    (True, False)
+    ...     check_new_run(Path(folder))
+    Traceback (most recent call last):
+    talos.errors.ConfigError: out: ... exists and is not empty; expected a new directory
     """
-    return all(path.name == LOCK or _LEFTOVER.fullmatch(path.name) for path in folder.iterdir())
+    check = partial(require, where="out", expected="a new directory", error=ConfigError)
+    check(not (out / "model.json").exists(), f"{out} is a finished run")
+    check(out.is_dir() or not out.exists(), f"{out} is a file")
+    names = sorted(entry.name for entry in out.iterdir()) if out.exists() else []
+    names = [name for name in names if name != LOCK and not _LEFTOVER.fullmatch(name)]
+    begun = "checkpoint" in names or "race.json" in names
+    option = Option("resume", True, "continues it") if begun else ()
+    check(resume or not names, f"{out} exists and is not empty", option=option)
+    # a run that was stopped before its first checkpoint has nothing but these
+    strangers = [name for name in names if name not in _OF_TRAINING and not name.endswith(".tmp")]
+    resumable = not strangers or any((out / "checkpoint").glob("*/state.json"))
+    check(resumable, f"{out} has no checkpoint, but has {', '.join(strangers[:1])}")
+    for folder in (out / "checkpoint").glob("refit-*"):
+        fitted_on = folder.name.removeprefix("refit-")
+        option = Option("refit", fitted_on, "continues it")
+        what = f"{out} was interrupted while it was fitted again on {fitted_on}"
+        check(fitted_on == refit, what, expected="the same", option=option)
 
 
 def _begin_save(folder: Path) -> None:
@@ -534,9 +564,9 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
         "has no model.json",
         where=str(folder),
         expected="the directory of a finished run",
-        hint="training has not finished: continue it with resume=True"
+        option=Option("resume", True, "continues the training, which has not finished")
         if (folder / "checkpoint").is_dir()
-        else None,
+        else (),
     )
     _check(
         path.stat().st_size <= _LARGEST_JSON,

@@ -6,7 +6,7 @@ The card is Markdown with front matter, as the Hugging Face Hub shows it, in the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import PurePath
 from typing import Any
 
@@ -544,7 +544,8 @@ def _data_name(model: Model) -> str:
 
 def _data(model: Model, name: str, fitted_on: str) -> TextTable:
     source = model.metadata.get("source")
-    split = {} if source is None else SourceOptions.from_dict(source).splitting()
+    used = SourceOptions() if source is None else SourceOptions.from_dict(source)
+    split = {} if source is None else {**asdict(used.split), **asdict(used.clean)}
     names = {"by": "split by", "test": "test share", "valid": "validation share of the other interactions"}
     options = [(names.get(key, key.replace("_", " ")), str(value)) for key, value in split.items() if value]
     counts = (row for row in model.train.describe().rows() if row[0] != "note")

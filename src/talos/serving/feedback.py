@@ -13,13 +13,17 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
+from talos.data.interactions import Interactions
+from talos.data.open import read
+from talos.data.options import SourceOptions
 from talos.errors import DataError, TalosError
 from talos.serving.schemas import Event, IdField
 
-__all__ = ["FeedbackLog", "is_log", "read_log"]
+__all__ = ["FeedbackLog", "is_log", "read_events", "read_log"]
 
 _KIND = 0x74616C6F  # the application id of the file: "talo"
 _BLOCK = 1000
@@ -162,3 +166,31 @@ def read_log(path: Path) -> pl.DataFrame:
         raise DataError("has no events", where=str(path), expected="a log of feedback")
     schema = {"user": pl.String, "item": pl.String, "timestamp": pl.Float64}
     return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def read_events(path: Path, train: Interactions, options: SourceOptions | None = None) -> Interactions:
+    """Events for `Recommender.partial_fit`, from a log of feedback or any file of interactions.
+
+    Args:
+        path: the log or file.
+        train: the interactions of the model, whose types the ids get.
+        options: how to read a file that is no log; a log is read as one unless some differ from the defaults.
+
+    Raises:
+        DataError: the file cannot be read, or has ids that the model cannot have.
+    """
+    given = {} if options is None else options.given()
+    if not given and is_log(path):
+        table = read_log(path).rename({"user": "user_id", "item": "item_id"})
+        stamps: Any = table["timestamp"].to_numpy()
+    else:
+        data = read(path, **given)
+        table, stamps = data.to_polars(), data.timestamps
+    ids = []
+    for name, known in (("user", train.user_ids.ids), ("item", train.item_ids.ids)):
+        cast = table[f"{name}_id"].cast(known.dtype, strict=False)
+        if cast.null_count():
+            what = f"{name} {table[f'{name}_id'].filter(cast.is_null())[0]!r}"
+            raise DataError(what, where=str(path), expected="integer ids, like those of the run")
+        ids.append(cast)
+    return Interactions.from_ids(*ids, timestamps=stamps)

@@ -8,7 +8,7 @@ import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
-from talos.errors import ConfigError
+from talos.errors import ConfigError, Option
 
 __all__ = ["Keys", "Settings", "is_loopback"]
 
@@ -78,7 +78,11 @@ class Settings:
                 f"{self.host!r} without keys",
                 where="host",
                 expected="a loopback address such as 127.0.0.1, or keys",
-                hint="read_key_file=FILE and admin_key_file=FILE set keys; without_keys=True allows it all the same",
+                option=[
+                    Option("read_key_file", "FILE", "sets keys for reading"),
+                    Option("admin_key_file", "FILE", "those for the rest"),
+                    Option("without_keys", True, "allows it all the same"),
+                ],
             )
 
     @property

@@ -22,7 +22,7 @@ from talos.data.csr import Batch, TrainIndex
 from talos.data.interactions import Interactions
 from talos.data.shards import Share
 from talos.distributed import SINGLE_PROCESS, Group
-from talos.errors import ArgumentError, DataError, TalosError, first_line
+from talos.errors import ArgumentError, DataError, Option, TalosError, first_line
 from talos.evaluation.evaluate import evaluate
 from talos.evaluation.popularity import PriorScores, best_prior, longest_of
 from talos.evaluation.ranking import DotScores
@@ -589,6 +589,6 @@ def _aligned(valid: Interactions | Share | None, train: Interactions | Share) ->
             "no user of it has training interactions",
             where="valid",
             expected="users and items of train",
-            hint="valid=0 trains without validation",
+            option=Option("valid", 0, "trains without validation"),
         )
     return aligned

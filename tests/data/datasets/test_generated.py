@@ -10,7 +10,7 @@ import pytest
 from talos.data.datasets import PlantedTastes, synthetic, write_planted
 from talos.data.datasets.generated import _draw_distinct
 from talos.data.interactions import Interactions
-from talos.data.readers import read_parts
+from talos.data.open import open_split
 from talos.errors import ArgumentError, ConfigError
 from talos.evaluation.best_possible import best_possible
 
@@ -122,7 +122,7 @@ def test_a_written_folder_is_a_split(tmp_path, kind, strings):
     assert json.loads((tmp_path / "planted" / "planted.json").read_text()) == record
     assert 0 < record["best"]["recall@5"] < 1
     assert seen[-1] == (900, 900)
-    parts = read_parts(tmp_path / "planted")
+    parts = open_split(tmp_path / "planted")
     assert {name: len(part) for name, part in parts.parts.items()} == record["events"]
     assert (parts.train.user_ids.ids.dtype == pl.String) == strings
     expected = events_of(world)

@@ -6,8 +6,8 @@ of your own is a `DatasetInfo` with one or more `Download`s, and is accepted whe
 
 from __future__ import annotations
 
+from talos.data.catalogue import Counts, DatasetInfo, Download, available, info
 from talos.data.datasets.cache import Fetched, cache_folder, fetch, is_cached, load
-from talos.data.datasets.catalogue import Counts, DatasetInfo, Download, available, info
 from talos.data.datasets.generated import HeldOut, PlantedTastes, synthetic, write_planted
 
 __all__ = [

@@ -15,10 +15,12 @@ from typing import Any
 import platformdirs
 import polars as pl
 
-from talos.data import readers
-from talos.data.datasets.catalogue import Counts, DatasetInfo, Download, info
+from talos.data.catalogue import Counts, DatasetInfo, Download, info
 from talos.data.datasets.download import ChecksumError, Progress, download
+from talos.data.encode import read_whole
 from talos.data.interactions import Interactions
+from talos.data.options import SourceOptions
+from talos.data.source import Source
 from talos.errors import ConfigError, DataError, DownloadError
 from talos.files import checksum_of, expanded, locked, remove_leftovers, replace_folder
 
@@ -269,18 +271,22 @@ def _from_cache(one: DatasetInfo, folder: Path, record: Mapping[str, Any]) -> Fe
 # ---------------------------------------------------------------------- reading
 
 
+def _read(file: Path, **options: Any) -> Interactions:
+    return read_whole(Source.of(file), SourceOptions.of(**options))
+
+
 def _movielens(files: tuple[Path, ...], separator: str) -> Interactions:
     """GroupLens' own files: ratings, and films as lines `id SEPARATOR title SEPARATOR …` in Latin-1."""
     lines = files[1].read_text(encoding="latin-1").splitlines()
     rows = [line.split(separator) for line in lines]
     titles = {int(row[0]): row[1] for row in rows if len(row) > 1 and row[0].isdigit()}
-    return _titled(readers.read(files[0], format="movielens"), titles)
+    return _titled(_read(files[0], format="movielens"), titles)
 
 
 def _movielens_recbole(files: tuple[Path, ...]) -> Interactions:
     rows = [line.split("\t") for line in files[1].read_text(encoding="utf-8").splitlines()[1:]]
     titles = {int(row[0]): f"{row[1]} ({row[2]})" if row[2] else row[1] for row in rows if len(row) > 2}
-    return _titled(readers.read(files[0], format="inter"), titles)
+    return _titled(_read(files[0], format="inter"), titles)
 
 
 def _titled(data: Interactions, titles: Mapping[int, str]) -> Interactions:
@@ -289,7 +295,7 @@ def _titled(data: Interactions, titles: Mapping[int, str]) -> Interactions:
 
 
 _LAYOUTS: Mapping[str, Callable[[tuple[Path, ...]], Interactions]] = {
-    "table": lambda files: readers.read(files[0]),
+    "table": lambda files: _read(files[0]),
     "movielens-100k": lambda files: _movielens(files, "|"),
     "movielens-1m": lambda files: _movielens(files, "::"),
     "movielens-recbole": _movielens_recbole,

@@ -1,1 +1,1 @@
-"""Readers of the kinds of sources: each yields frames of the needed columns in blocks."""
+"""Readers: a class for each kind of file, frame or database, and what they share to find and clean columns."""

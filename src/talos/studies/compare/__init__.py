@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from talos.studies.compare.run import CompareSettings, compare, compare_runs, load
+from talos.studies.compare.run import CompareSettings, compare, compare_runs, load, models_for
 from talos.studies.compare.table import Against, ComparisonTable, ModelRow, RunResult
 
 __all__ = [
@@ -24,4 +24,5 @@ __all__ = [
     "compare",
     "compare_runs",
     "load",
+    "models_for",
 ]

@@ -35,7 +35,7 @@ from talos.studies.race import make_trainer
 from talos.training import InterruptedRunError, Trainer
 from talos.training.callbacks import Ending
 
-__all__ = ["CompareSettings", "compare", "compare_runs", "load"]
+__all__ = ["CompareSettings", "compare", "compare_runs", "load", "models_for"]
 
 _MANIFEST, _NOUN, _RUNS = "compare.json", "comparison", "runs"
 _TUNED = "tuned"  # where `compare --tuned` leaves its studies before the comparison starts
@@ -74,6 +74,50 @@ class CompareSettings:
     def stem(self, model: str, seed: int) -> str:
         """The name of a fit's files; the number separates models whose names differ only in special characters."""
         return f"{list(self.models).index(model):02d}-{file_name(model)}-seed{seed}"
+
+
+def models_for(
+    losses: Sequence[str],
+    backbones: Sequence[str],
+    baselines: Sequence[str],
+    *,
+    base: RunConfig,
+    changes: Sequence[tuple[str | None, str, Any]] = (),
+) -> dict[str, RunConfig]:
+    """Name → config for each loss on each backbone, then for each baseline; with one backbone the name is the loss's.
+
+    Args:
+        losses: names of losses.
+        backbones: names of backbones.
+        baselines: names of baselines.
+        base: the config that all start from.
+        changes: a loss, backbone or baseline, or None for everything that is trained; a key of the config; its value.
+
+    >>> changes = [(None, "training.epochs", 3), ("sl", "loss.tau", 0.2)]
+    >>> models = models_for(["talos", "sl"], ["mf"], ["ease"], base=RunConfig(), changes=changes)
+    >>> list(models), models["sl"].loss.options, models["talos"].training.epochs
+    (['talos', 'sl', 'ease'], {'tau': 0.2}, 3)
+    """
+    kinds: dict[registry.Kind, Sequence[str]] = {"loss": losses, "backbone": backbones, "baseline": baselines}
+    for kind, names in kinds.items():
+        for name in names:
+            registry.resolve(kind, name, where=f"{kind}es" if kind == "loss" else f"{kind}s")
+    for name in {*baselines} & {*losses, *backbones}:
+        raise ConfigError(f"{name!r} is also a loss or backbone", where="baselines", expected="other names")
+    configs = {}
+    for backbone in backbones:
+        for loss in losses:
+            wanted = {"loss.name": loss, "backbone.name": backbone}
+            wanted |= {key: value for name, key, value in changes if name is None}
+            wanted |= {key: value for name, key, value in changes if name in (loss, backbone)}
+            configs[loss if len(backbones) == 1 else f"{backbone}/{loss}"] = base.with_values(wanted)
+    for baseline in baselines:
+        wanted = {"baseline.name": baseline}
+        wanted |= {key: value for name, key, value in changes if name == baseline}
+        configs[baseline] = base.with_values(wanted)
+    for config in configs.values():
+        registry.check(config)
+    return configs
 
 
 def compare(

@@ -34,6 +34,7 @@ from talos.checks import require
 from talos.config import RunConfig
 from talos.data.databases import without_password
 from talos.data.interactions import Interactions
+from talos.data.options import SourceOptions
 from talos.data.splits import Split
 from talos.errors import ArgumentError, ConfigError, TalosError
 from talos.files import replace_text
@@ -204,18 +205,19 @@ def run_study(
                 search.recover()
             search.run(out / DATA, workers)
             tuned = Tuned.of(study, settings, out)
-        _write_results(out, tuned)
+        _write_results(out, tuned, facts.get("source"))
     return tuned
 
 
-def _write_results(out: Path, tuned: Tuned) -> None:
-    """Write the best config as `run.toml` and the table of trials as `trials.csv`."""
+def _write_results(out: Path, tuned: Tuned, source: Mapping[str, Any] | None) -> None:
+    """Write the best config as `run.toml`, with the record of the data, and the table of trials as `trials.csv`."""
     best, metric = tuned.best, tuned.settings.metric
     head = (
         f"# The best of {len(tuned.rows):,} trials: number {best.number}, "
         f"validation {metric} {best.value:.6f} in epoch {best.epoch}.\n"
     )
-    replace_text(out / "run.toml", head + tuned.config.to_toml())
+    data = "" if source is None else "\n" + SourceOptions.from_dict(source).to_toml(source["path"])
+    replace_text(out / "run.toml", head + tuned.config.to_toml() + data)
     rows = [
         {
             "trial": row.number,

@@ -395,7 +395,7 @@ def open_study(out: Path, storage: str | None = None) -> tuple[Tuned, dict[str, 
     settings = TuneSettings.from_dict(values, where=str(out / MANIFEST))
     if storage is None and facts.get("storage") is not None:
         what = f"the trials are in {without_passwords(str(facts['storage']))}, which a study does not open by itself"
-        raise ConfigError(what, where="storage", expected="storage= to name it again")
+        raise ConfigError(what, where="storage", expected="its address")
     url = parse_storage(storage, out)
     check_reachable(url)
     with storage_errors(url, ConfigError):
