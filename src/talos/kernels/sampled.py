@@ -7,7 +7,7 @@ directions are in fact products with one sparse matrix S of B rows with n entrie
     ∂/∂users       S, filled with the gradient, times the item table
     ∂/∂items       Sᵀ times the user table: the same once the entries are sorted by item
 
-so nothing of size B·n·d exists. Where n is a large share of all items it is cheaper still to compute all scores
+so nothing of size B·n·d exists. Where n is a large fraction of all items it is cheaper still to compute all scores
 of a few users in one dense product and to select the sampled ones. Measured on one thread at B = n = 1024
 and d = 64, forward and backward, out of 8,693 and 40,988 items (`benchmarks/textbook.py`): 28 and 40 ms, where
 the textbook way takes 570 and 720 ms.
