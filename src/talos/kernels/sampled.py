@@ -89,9 +89,12 @@ def sampled_scores(
     if items.device.type == "cpu" and items.numel():
         # torch's sampled product does not check its indices and would read outside of the table.
         low, high = map(int, torch.aminmax(items))
-        inside = low >= 0 and high < len(item_vectors)
-        expected = f"0 to {len(item_vectors) - 1}"
-        require(inside, f"indices from {low} to {high}", where="items", expected=expected)
+        require(
+            low >= 0 and high < len(item_vectors),
+            f"indices from {low} to {high}",
+            where="items",
+            expected=f"0 to {len(item_vectors) - 1}",
+        )
     if items.numel() == 0:
         return (user_vectors.unsqueeze(1) * item_vectors[items]).sum(-1)
     dense = (way or cheaper_way(len(item_vectors), items.shape[1])) == "dense"
