@@ -133,17 +133,22 @@ def test_a_busy_service_refuses_and_goes_on(
         kind = b"Host: localhost\r\ncontent-type: application/json"
         return b"POST /v1/recommend HTTP/1.1\r\n%b\r\nContent-Length: %d\r\n\r\n%b" % (kind, len(body), body)
 
+    def received(link: socket.socket) -> bytes:
+        piece = link.recv(65536)
+        assert piece, "the service closed the connection"
+        return piece
+
     def statuses(link: socket.socket, *requests: bytes) -> list[bytes]:
         found = []
         for data in requests:
             link.sendall(data)
             answer = b""
             while b"\r\n\r\n" not in answer:
-                answer += link.recv(65536)
+                answer += received(link)
             head, _, body = answer.partition(b"\r\n\r\n")
             length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
             while len(body) < length:
-                body += link.recv(65536)
+                body += received(link)
             assert len(body) == length
             found.append(head.split()[1])
             if found[-1] == b"503":
