@@ -45,9 +45,11 @@ def evaluate(
     path: TestArgument = None,
     recs: Annotated[
         str | None,
-        typer.Option("--recs", help="Lists to measure instead of a run: user_id, item_id, rank or score."),
+        typer.Option("--recs", help="Lists to measure: user_id, item_id, rank or score."),
     ] = None,
-    truth: Annotated[str | None, typer.Option("--truth", help="The test set for --recs.")] = None,
+    truth: Annotated[
+        str | None, typer.Option("--truth", help="The test set for --recs, in place of that of RUN.")
+    ] = None,
     k: Annotated[
         str | None, typer.Option(help="List lengths.  [default: 10,20,50, as far as there are items]")
     ] = None,
@@ -57,7 +59,7 @@ def evaluate(
     source: UnsplitOptions,
     json: Json = False,
 ) -> None:
-    """Measure a run on its test part or on PATH, or recommendation lists (--recs) on a test set (--truth).
+    """Measure a run on its test part or on PATH, or recommendation lists (--recs) on that of RUN or on --truth.
 
     Options for columns and clean-up are for PATH or --truth.
     """
@@ -73,12 +75,15 @@ def evaluate(
     report: Report | None
     if run is not None and recs is None and truth is None:
         name, report = str(run), _of_run(run, path, data, source, ks, chosen)
-    elif run is None and recs is not None and truth is not None:
-        lists, test = readers.read_lists(recs), open_interactions(truth, source, notify=say)
+    elif recs is not None and path is None and data is None and (run is None) != (truth is None):
+        test = open_interactions(truth, source, notify=say) if truth else _stored_test_part(run)
+        lists = readers.read_lists(recs)
         name, report = recs, evaluate_lists(lists, test, ks=ks or _LENGTHS, dialect=chosen)
     else:
         raise ConfigError(
-            "it is not clear what to measure", where="talos evaluate", expected="RUN, or --recs and --truth"
+            "it is not clear what to measure",
+            where="talos evaluate",
+            expected="RUN, or --recs with RUN or --truth",
         )
     if report is None:  # rank 0 prints
         return
@@ -109,6 +114,18 @@ def _of_run(
     report = recommender.evaluate(test, ks, dialect=dialect)
     distributed.stop()
     return report if group.rank == 0 else None
+
+
+def _stored_test_part(run: Path | None) -> Interactions:
+    """The test part of a run; an error if it has none."""
+    from talos.model.recommender import no_test_part
+    from talos.model.store import load_model
+
+    assert run is not None
+    model = load_model(run)
+    if model.test is None:
+        raise no_test_part(model)
+    return model.test
 
 
 def test_part(

@@ -71,10 +71,9 @@ def _check_out(out: Path) -> None:
 
 def _read(path: Path, source: SourceOptions, model: Model) -> Interactions:
     """The events, with ids of the run's types."""
-    import polars as pl
-
     from talos.data.interactions import Interactions
     from talos.data.open import read
+    from talos.data.vocabulary import spelled_as
     from talos.errors import DataError
     from talos.serving.feedback import is_log, read_log
 
@@ -88,10 +87,10 @@ def _read(path: Path, source: SourceOptions, model: Model) -> Interactions:
         users, items, stamps = table["user_id"], table["item_id"], data.timestamps
     kinds = []
     for name, ids, known in (("user", users, model.train.user_ids), ("item", items, model.train.item_ids)):
-        kind = ids.cast(known.ids.dtype, strict=False)
+        kind = spelled_as(ids, known.ids.dtype)
         if kind.null_count():
             bad = ids.filter(kind.is_null())[0]
             what, expected = f"{name} {bad!r}", "integer ids, like those of the run"
             raise DataError(what, where=str(path), expected=expected)
-        kinds.append(kind if known.ids.dtype != pl.String else ids.cast(pl.String))
+        kinds.append(kind)
     return Interactions.from_ids(*kinds, timestamps=stamps)
