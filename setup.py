@@ -19,8 +19,8 @@ CORE = Path("src") / "talos" / "kernels" / "core"
 SWEEPS = tuple(CORE / f"{name}.cpp" for name in ("sweep", "pair_sweep"))
 PER_LEVEL = (*SWEEPS, *(CORE / f"{name}.cpp" for name in ("rows", "least_squares", "smooth_places")))
 ONCE = (CORE / "dispatch.cpp",)  # the C interface
-ROWS = (
-    Path("src") / "talos" / "data" / "core" / "rows.cpp"
+ENCODE = (
+    Path("src") / "talos" / "data" / "core" / "encode.cpp"
 )  # the compiled part of reading, a library of its own
 WINDOWS = sys.platform == "win32"
 # The processor that is built for, which may be another one: win-amd64, macosx-11.0-arm64, linux-aarch64.
@@ -76,8 +76,8 @@ class BuildCore(build_ext):
         if self.compiler.compiler_type == "msvc":
             self.use_clang()
         more = os.environ.get("TALOS_CORE_FLAGS", "").split()
-        if ext.name == "talos.data._rows":
-            self.link(ext, self.compile_sources([ROWS], more), more)
+        if ext.name == "talos.data._encode":
+            self.link(ext, self.compile_sources([ENCODE], more), more)
             return
         objects: list[str] = []
         for level, flags in LEVELS.items():
@@ -146,9 +146,9 @@ setup(
             optional=True,
         ),
         Extension(
-            "talos.data._rows",
-            sources=[str(ROWS)],
-            depends=[str(ROWS.with_name("arrow.h"))],
+            "talos.data._encode",
+            sources=[str(ENCODE)],
+            depends=[str(ENCODE.with_name("arrow.h"))],
             language="c++",
             optional=True,
         ),

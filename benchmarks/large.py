@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from talos.config import RunConfig
 from talos.data.csr import TrainIndex
-from talos.data.datasets import PlantedTastes, write_planted
-from talos.data.datasets.planted import EventFormat, HeldOut
-from talos.data.readers import read_parts
+from talos.data.datasets import HeldOut, PlantedTastes, write_planted
+from talos.data.datasets.generated import EventFormat
+from talos.data.open import open_split
 from talos.data.splits import Split
 from talos.evaluation.best_possible import best_possible
 from talos.evaluation.evaluate import evaluate
@@ -76,7 +76,7 @@ _READ = """
 import json, resource, sys, time
 import polars as pl, numpy as np
 from pathlib import Path
-from talos.data.readers import read
+from talos.data.open import read
 who, folder = sys.argv[1:]
 files = sorted(Path(folder).iterdir())
 parse = pl.read_parquet if files[0].suffix == ".parquet" else pl.read_csv
@@ -120,7 +120,7 @@ def measure(events: int = 1_000_000) -> dict[str, float]:
                 figures["large_generate_seconds"] = time.perf_counter() - began
                 best = record["best"]["recall@20"]
             figures |= _reading(folder / "train", _name(kind, strings))
-        parts = read_parts(Path(scratch) / _name(*_KINDS[0]))
+        parts = open_split(Path(scratch) / _name(*_KINDS[0]))
     figures["large_best_recall"] = best
     return figures | _least_squares(parts) | _quality(parts, best) | _lists(parts)
 

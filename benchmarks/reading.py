@@ -16,7 +16,7 @@ MEANING = {
 }
 
 _POLARS = "import polars as pl; pl.read_csv(path)"
-_TALOS = "from talos.data.readers import read; read(path)"
+_TALOS = "from talos.data.open import read; read(path)"
 
 
 def measure(rows: int = 20_000_000, *, repeats: int = 3) -> dict[str, float]:

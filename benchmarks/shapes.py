@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from talos.data.interactions import Interactions
-from talos.data.splits import SplitBy, split
+from talos.data.options import SplitBy
+from talos.data.splits import split
 from talos.evaluation.evaluate import Report, popularity_report
 from talos.model.recommender import Recommender
 

@@ -15,9 +15,11 @@ from typing import Any
 
 import torch
 
-from talos.data import datasets, readers, splits
+from talos.data import datasets, splits
 from talos.data.datasets.cache import local_copy
 from talos.data.interactions import Interactions
+from talos.data.open import open_split, read
+from talos.data.source import Source
 from talos.errors import ConfigError, DownloadError, nearest
 
 from . import (
@@ -113,14 +115,14 @@ def machine() -> dict[str, Any]:
 def dataset(name: str, folder: Path | None) -> Interactions:
     """The train part of a real data set in `folder` (or TALOS_DATA), or a synthetic one of the same shape."""
     path = _find(name, folder)
-    return _synthetic(name) if path is None else readers.read_parts(path).train
+    return _synthetic(name) if path is None else open_split(path).train
 
 
 def both(name: str, folder: Path | None) -> tuple[Interactions, Interactions]:
     """Train and test of a real data set, or of a synthetic one of the same shape."""
     path = _find(name, folder)
     if path is not None:
-        parts = readers.read_parts(path)
+        parts = open_split(path)
         return parts.train, parts.test
     split = _synthetic(name).split(test=0.2, valid=0.0, seed=0)
     return split.train, split.test
@@ -130,7 +132,7 @@ def whole(name: str, folder: Path | None) -> Interactions:
     """A real data set before it is split, with timestamps; synthetic if only its parts are there."""
     path = _find(name, folder)
     if path is not None and (path / "interactions.tsv").is_file():
-        return readers.read(path / "interactions.tsv")
+        return read(path / "interactions.tsv")
     return _synthetic(name)
 
 
@@ -152,7 +154,7 @@ def source(name: str, folder: Path | None) -> str:
 
 def _find(name: str, folder: Path | None) -> Path | None:
     path = local_copy(name, folder)
-    return path if path is not None and readers.is_parts(path) else None
+    return path if path is not None and Source.of(path).kind == "parts" else None
 
 
 def _synthetic(name: str) -> Interactions:

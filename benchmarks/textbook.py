@@ -23,7 +23,7 @@ from torch import Tensor
 
 from talos.data.csr import TrainIndex
 from talos.data.interactions import Interactions
-from talos.data.readers import read
+from talos.data.open import read
 from talos.data.vocabulary import Vocabulary
 from talos.kernels.sampled import Way, sampled_scores
 from talos.negatives import UniformNegatives

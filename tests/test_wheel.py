@@ -83,7 +83,7 @@ def test_every_module_is_in_the_wheel(names: list[str]) -> None:
     source = ROOT / "src"
     expected = {str(path.relative_to(source)) for path in (source / "talos").rglob("*.py")}
     expected |= {"talos/py.typed", "talos/kernels/core/sweep.cpp", "talos/kernels/core/task.h"}
-    expected |= {"talos/data/core/rows.cpp", "talos/data/core/arrow.h"}
+    expected |= {"talos/data/core/encode.cpp", "talos/data/core/arrow.h"}
     page = source / "talos" / "serving" / "page"
     templates = source / "talos" / "report" / "templates"
     expected |= {str(path.relative_to(source)) for folder in (page, templates) for path in folder.iterdir()}

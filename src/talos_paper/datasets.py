@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from talos.checks import one_of
-from talos.data import datasets, readers, splits
+from talos.data import datasets, splits
 from talos.data.datasets.cache import LOCAL, local_copy
+from talos.data.open import open_split, read
+from talos.data.source import Source
 from talos.data.splits import Split
 from talos.errors import DataError
 
@@ -45,8 +47,8 @@ def load(dataset: str, scenario: Scenario = "iid", *, folder: Path | None = None
     if reason is not None:
         raise DataError(reason, where=dataset, expected=f"the data in --data or {LOCAL}")
     place = local_copy(dataset, folder)
-    if scenario == "iid" and place is not None and readers.is_parts(place):
-        parts = readers.read_parts(place)
+    if scenario == "iid" and place is not None and Source.of(place).kind == "parts":
+        parts = open_split(place)
         if parts.valid is not None:
             return splits.predefined(parts.train, parts.valid, parts.test)
         # a tenth of train becomes validation where there is no such file
@@ -60,7 +62,7 @@ def load(dataset: str, scenario: Scenario = "iid", *, folder: Path | None = None
         data = data if info.k_core is None else splits.k_core(data, info.k_core)
     else:
         assert place is not None  # `why_absent` would have said so
-        data = readers.read(place / "interactions.tsv")
+        data = read(place / "interactions.tsv")
     if scenario == "temporal":
         return splits.split(data, by="time", seed=0, paper=True).warm()
     return splits.split(data, seed=0, paper=True)

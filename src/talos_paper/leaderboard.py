@@ -26,9 +26,11 @@ import torch
 
 from talos.checks import one_of
 from talos.config import RunConfig
-from talos.data import readers, splits
+from talos.data import splits
 from talos.data.datasets.cache import LOCAL, local_copy
 from talos.data.interactions import Interactions
+from talos.data.open import open_split
+from talos.data.source import Source
 from talos.errors import DataError
 from talos.model.recommender import Recommender
 from talos_paper.published import read_toml
@@ -81,10 +83,10 @@ def load(dataset: str, folder: Path | None = None) -> tuple[Interactions, Intera
     """Train and test of a public split, over the same ids."""
     one_of("--dataset", dataset, tuple(SPLITS))
     place = local_copy(dataset, folder)
-    if place is None or not readers.is_parts(place):
+    if place is None or Source.of(place).kind != "parts":
         what = f"no folder {dataset}/ with train and test files"
         raise DataError(what, where="--data", expected=f"the data in --data or {LOCAL}")
-    parts = readers.read_parts(place)
+    parts = open_split(place)
     split = splits.predefined(parts.train, None, parts.test)
     return split.train, split.test
 

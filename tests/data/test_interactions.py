@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from talos.data.description import gini
+from talos.data.id_column import IdColumn
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Vocabulary
 from talos.errors import ArgumentError, DataError
@@ -69,7 +70,9 @@ def test_without_timestamps_the_last_row_wins() -> None:
 
 @pytest.mark.parametrize("ids", [[10**12, -7, 10**12], [3, 1, 2], ["b", "a", "b"]])
 def test_vocabulary_round_trip(ids: list[int] | list[str]) -> None:
-    vocabulary, codes = Vocabulary.encoding(pl.Series(ids))
+    column = IdColumn("user")
+    column.add(pl.Series(ids))
+    vocabulary, codes = column.finish()
     assert vocabulary.decode(codes).to_list() == ids
     assert vocabulary.encode(ids).tolist() == codes.tolist()
     assert vocabulary.ids.to_list() == sorted(set(ids))

@@ -14,7 +14,7 @@ from talos.data import compiled
 from talos.files import built_library
 
 HERE = Path(__file__).parent
-SOURCE = Path(compiled.__file__).parent / "core" / "rows.cpp"
+SOURCE = Path(compiled.__file__).parent / "core" / "encode.cpp"
 # Loaded before the tests: they read with another build of the library.
 PLUGIN = """
 from pathlib import Path
@@ -65,7 +65,7 @@ def test_reading_is_clean(tmp_path: Path) -> None:
     compiler = shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         pytest.skip("no C++ compiler")
-    library = tmp_path / "_rows.so"
+    library = tmp_path / "_encode.so"
     flags = ["-O1", "-g", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-pthread", "-fPIC", "-shared"]
     flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     subprocess.run([compiler, *flags, str(SOURCE), "-o", str(library)], check=True)
@@ -75,8 +75,6 @@ def test_reading_is_clean(tmp_path: Path) -> None:
         pytest.skip("the sanitisers' run-time libraries are not shared ones")
     # leaks are not looked for: Python and polars don't free everything at the end
     options = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
-    tests = [str(HERE / "test_compiled.py"), str(HERE / "readers")]
-    tests.append(
-        f"--ignore={HERE / 'readers' / 'test_postgres.py'}"
-    )  # starts a server, which does not bear it
+    tests = [str(HERE / "test_compiled.py"), str(HERE / "read")]
+    tests.append(f"--ignore={HERE / 'read' / 'test_postgres.py'}")  # starts a server, which does not bear it
     run(library, tmp_path, *tests, LD_PRELOAD=":".join(runtimes), **options)

@@ -197,13 +197,13 @@ def test_a_test_part_without_known_users_is_refused() -> None:
 
 @pytest.mark.parametrize("form", ["tsv", "parquet"])
 def test_written_split_reads_back(random_data: Make, tmp_path: Path, form: str) -> None:
-    from talos.data.readers import read_parts
+    from talos.data.open import open_split
 
     parts = split(random_data(stamps=True), seed=1)
     record = write_split(parts, tmp_path / "out", format=form, source="here")  # type: ignore[arg-type]
     assert json.loads((tmp_path / "out" / "split.json").read_text()) == record
     assert record["how"] == {"by": "user", "seed": 1, "test": 0.2, "valid": 0.1}
-    again = read_parts(tmp_path / "out")
+    again = open_split(tmp_path / "out")
     assert isinstance(again, Split)
     assert again.how == {"by": "predefined"}
     assert {name: keys(part) for name, part in again.parts.items()} == {

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from talos.config import RunConfig
 from talos.data.datasets import PlantedTastes, write_planted
-from talos.data.readers import read_parts
+from talos.data.open import open_split
 from talos.evaluation import evaluate, ranking
 from talos.exports import write_lists
 from talos.kernels import core, topk
@@ -70,7 +70,7 @@ def every_step(folder: Path, *, users: int, items: int, events: int) -> None:
     world = PlantedTastes(users=users, items=items, events=events, dim=4, held_out=400, events_at_once=5000)
     values = {"negatives": "shared:16", "training.epochs": 1, "training.batch_size": 64, "backbone.dim": 8}
     write_planted(world, folder)
-    parts = read_parts(folder)
+    parts = open_split(folder)
     model = Recommender(config=RunConfig(k=5).with_values(values)).fit(parts.train, parts.valid)
     model.evaluate(parts.test, (5,))
     write_lists(model, folder / "lists.parquet", k=5)

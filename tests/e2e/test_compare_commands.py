@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from talos.data.readers import read as talos_read
+from talos.data.open import read as talos_read
 from talos.model.recommender import Recommender
 
 SMALL = ("--k", 5, "--set", "backbone.dim=4", "--set", "training.epochs=3",

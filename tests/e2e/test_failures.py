@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from talos.data import readers
+from talos.data.open import read
 from talos.errors import InputError
 from talos.exports import export
 from talos.model.recommender import Recommender
@@ -205,7 +205,7 @@ def test_a_full_disk_behind_stdout(clicks: Path) -> None:
 
 
 def test_wrong_arguments_in_python(clicks: Path) -> None:
-    split = readers.read(clicks).split(seed=0)
+    split = read(clicks).split(seed=0)
     model = Recommender(k=3, dim=4, epochs=1).fit(split.train)
     for call, where in (
         (lambda: model.recommend(["user01"], k="5"), "k"),

@@ -15,13 +15,14 @@ import pytest
 import torch
 
 from talos import Recommender, read
-from talos.errors import ArgumentError, ConfigError
+from talos.data import source
+from talos.errors import ArgumentError, ConfigError, DataError
 from talos.training import Callback
 
 Talos = Callable[..., subprocess.CompletedProcess[str]]
 
 ROOT = Path(__file__).parents[2]
-MODULES = ("our_loss", "our_backbone")
+MODULES = ("our_loss", "our_backbone", "our_reader")
 OURS = ("--loss", "our_loss:Margin", "--backbone", "our_backbone:Smoothed")
 SMALL = (
     "--k",
@@ -260,3 +261,17 @@ def test_an_error_in_a_class_of_ones_own_is_no_bug_of_ours(
     assert said in error
     shutil.rmtree("run")
     assert "Traceback" in talos(*line, "--debug").stderr
+
+
+def test_a_reader_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import our_reader  # type: ignore[import-not-found]
+
+    monkeypatch.setattr(source, "READERS", (our_reader.Likes, *source.READERS))
+    file = tmp_path / "likes.txt"
+    file.write_text("ann likes tea\nbob likes tea\nann likes jam\n")
+    assert read(file).to_polars().rows() == [("ann", "jam"), ("ann", "tea"), ("bob", "tea")]
+    assert read(file).provenance.format == "likes"
+    file.write_text("ann likes tea\nbob likes \n")
+    with pytest.raises(DataError, match=r"likes\.txt, line 2: no item in column 'item'"):
+        read(file)
+    assert len(read(file, on_bad_row="skip")) == 1

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from talos.data import splits
-from talos.data.open import open_fit_parts
-from talos.data.readers import read
+from talos.data.open import open_fit_parts, read
 from talos.data.shards import read_shards, write_shards
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -157,7 +157,7 @@ def test_passwords_are_neither_stored_nor_printed(
     rows = pl.read_csv(clicks).select("user", "item").rows()
     server.execute('CREATE TABLE shop ("user" TEXT, item TEXT)')
     server.cursor().executemany("INSERT INTO shop VALUES (%s, %s)", rows)
-    hidden = "hid/d@n"
+    hidden = "hid%2Fd%40n"
     place = f"{postgres.replace(':secret@', f':{hidden}@')}?table=shop&password={hidden}"
     clicks.unlink()
     said = ""
@@ -194,13 +194,13 @@ def test_passwords_are_neither_stored_nor_printed(
         done = talos(*line)
         assert done.returncode == 2, (line, done.stderr)
         said += done.stdout + done.stderr
-    assert "d@n" not in said
+    assert "d%40n" not in said
     assert "hid" not in said
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(files) > 20
     for path in files:
-        assert b"d@n" not in path.read_bytes(), path
-        assert b"hid/" not in path.read_bytes(), path
+        assert b"d%40n" not in path.read_bytes(), path
+        assert b"hid%2F" not in path.read_bytes(), path
 
 
 # ------------------------------------------------------------------------------------------- globbing
@@ -277,7 +277,7 @@ def test_the_download_by_pip_runs_no_folder_called_pip(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(DownloadError):
-        _from_package_index("no-such-package==1", tmp_path / "part")
+        _from_package_index("pip:no-such-package==1", str(tmp_path / "part"), None)
     assert not (tmp_path / "it-ran").exists()
 
 

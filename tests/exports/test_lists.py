@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from talos.config import RunConfig
-from talos.data.readers import read_lists
+from talos.data.open import read_lists
 from talos.errors import ArgumentError, DataError, MissingExtraError, TalosError
 from talos.exports import InterruptedExportError, lists, write_lists
 from talos.model.model import Model

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from talos import registry
 from talos.data.csr import CSR
-from talos.data.datasets import synthetic
-from talos.data.datasets.synthetic import _World
+from talos.data.datasets import PlantedTastes
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError
 from talos.model.explain import pull_of_history, reasons
@@ -44,13 +43,10 @@ def two_tastes_each(seed: int = 0) -> tuple[Interactions, NDArray[np.int64]]:
 
 
 def topics(seed: int = 0) -> tuple[Interactions, NDArray[np.int64]]:
-    """Synthetic interactions, and the topic of each item; -1 where an item belongs to several topics."""
-    shape = {"users": 600, "items": 400, "dim": 4, "skew": 0.0}
-    data = synthetic(**shape, interactions=9000, seed=seed)  # type: ignore[arg-type]
-    world = _World(np.random.default_rng(seed), *shape.values(), 0.0)  # type: ignore[arg-type]
-    chance = np.diff(world.topics[0], axis=1, prepend=0.0)
-    chance /= chance.sum(0)
-    return data, np.where(chance.max(0) > 0.9, chance.argmax(0), -1)
+    """Generated interactions, and the topic of each item; -1 where an item belongs to several topics."""
+    world = PlantedTastes(users=600, items=400, events=9000, dim=4, skew=0.0, seed=seed)
+    chance = world.topics / world.topics.sum(0)
+    return world.interactions(), np.where(chance.max(0) > 0.9, chance.argmax(0), -1)
 
 
 def first_reasons(model: Recommender, taste: NDArray[np.int64]) -> list[tuple[int, int, int]]:
@@ -86,7 +82,7 @@ def scores_of_histories(model: Recommender, histories: pl.DataFrame) -> dict[tup
     return {(user, item): score for user, item, score, _ in lists.rows()}
 
 
-def test_topics_of_synthetic_data() -> None:
+def test_topics_of_generated_data() -> None:
     """Items belong to several topics here, so a reason counts if it is likelier than chance to be of the item's."""
     data, taste = topics()
     model = Recommender(k=10, dim=32, epochs=20).fit(data)

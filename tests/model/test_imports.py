@@ -31,7 +31,7 @@ print("\\n".join(name for name in sys.modules if name.startswith("talos")))
 UNWANTED = (
     "talos.training",
     "talos.studies",
-    "talos.data.readers",
+    "talos.data.open",
     "talos.data.datasets",
     "talos.data.shards",
 )

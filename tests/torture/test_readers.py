@@ -5,15 +5,21 @@ from __future__ import annotations
 import gzip
 import io
 import random
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
-from talos.data import readers
-from talos.data.interactions import Interactions, values_in
-from talos.data.readers import read_blocks
+from talos.data.encode import encoded
+from talos.data.interactions import Interactions
+from talos.data.open import read
+from talos.data.options import SourceOptions
+from talos.data.read import text
+from talos.data.read.columns import wanted_columns
+from talos.data.source import FORMATS, Pass, Source, read_through
 from talos.errors import TalosError
 
 PAIRS = [(user, item, user % 5 + 1, 978300760 + item) for user in range(6) for item in range(user % 4 + 1)]
@@ -100,7 +106,7 @@ LETTERS = "01a,:;|\t \n\r\"'{}[]é-.\0"
 def test_the_files_are_valid(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(packed(name, FILES[name]))
-    assert len(readers.read(path))
+    assert len(read(path))
 
 
 def packed(name: str, content: bytes) -> bytes:
@@ -137,23 +143,6 @@ def damaged(content: bytes, rng: random.Random) -> bytes:
     return bytes(data[: rng.randint(0, len(data))] if rng.random() < 0.15 else data)
 
 
-class Rows:
-    """Keeps the blocks that `read_blocks` gives."""
-
-    def __init__(self) -> None:
-        self.blocks: list[pl.DataFrame] = []
-        self.kept = 0
-
-    def add(self, block: pl.DataFrame) -> None:
-        self.blocks.append(block)
-
-    def commit(self) -> None:
-        self.kept = len(self.blocks)
-
-    def take_back(self, *, everything: bool = False) -> None:
-        del self.blocks[0 if everything else self.kept :]
-
-
 def content_of(data: Interactions) -> Any:
     titles = data.item_titles
     return data.to_polars().rows(), None if titles is None else titles.to_list()
@@ -161,7 +150,7 @@ def content_of(data: Interactions) -> Any:
 
 def in_one_piece(path: Path, **options: Any) -> Any:
     try:
-        data = readers.read(path, **options)
+        data = read(path, **options)
     except TalosError as error:
         return type(error)
     assert isinstance(data, Interactions)
@@ -170,19 +159,28 @@ def in_one_piece(path: Path, **options: Any) -> Any:
     return content_of(data), data.provenance.rows, data.provenance.bad_rows
 
 
-def in_blocks(path: Path, rows: int, **options: Any) -> Any:
-    sink = Rows()
+def in_blocks(
+    path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, careful_from: int, **options: Any
+) -> Any:
+    """In small blocks and small pieces of the file, or row by row from the beginning."""
+    monkeypatch.setattr(text, "_CHUNK", 16 * rows)
+    how = SourceOptions.of(**options)
     try:
-        read = read_blocks(path, sink, rows=rows, **options)
+        source = Source.of(path)
+        if careful_from:
+            data = read_through(source, how, partial(encoded, whole=True), rows=rows)["all"]
+        else:
+            data = encoded(Pass(source, how, wanted_columns(how.columns), rows, careful_from), whole=True)[
+                "all"
+            ]
     except TalosError as error:
         return type(error)
-    frame = pl.concat(sink.blocks, how="diagonal_relaxed")
-    titles = frame["title"] if "title" in frame.columns else None
-    data = Interactions.from_ids(frame["user"], frame["item"], titles=titles, **values_in(frame))
-    return content_of(data), read.rows, read.bad_rows
+    finally:
+        monkeypatch.undo()
+    return content_of(data), data.provenance.rows, data.provenance.bad_rows
 
 
-def test_fuzzed_files(budget: Any, tmp_path: Path) -> None:
+def test_fuzzed_files(budget: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = budget.row("fuzzed files", short=150, full=100_000)
     for number in row:
         rng = row.rng(number)
@@ -194,9 +192,11 @@ def test_fuzzed_files(budget: Any, tmp_path: Path) -> None:
             "ids": rng.choice(["auto", "string"]),
         }
         if rng.random() < 0.15:
-            options["format"] = rng.choice(readers.FORMATS)
+            options["format"] = rng.choice(FORMATS)
         whole = in_one_piece(path, **options)
-        blocks = in_blocks(path, *rng.choices(BLOCKS, WEIGHTS), **options)
-        assert whole == blocks, (budget.seed, number, options, path.read_bytes())
+        (rows,) = rng.choices(BLOCKS, WEIGHTS)
+        for careful_from in (sys.maxsize, 0):
+            blocks = in_blocks(path, monkeypatch, rows, careful_from, **options)
+            assert whole == blocks, (budget.seed, number, options, careful_from, path.read_bytes())
         row.counts["refused" if isinstance(whole, type) else f"read, {name}"] += 1
     assert 0 < row.counts["refused"] < row.done

@@ -57,8 +57,7 @@ def evaluate(
     Options for columns and clean-up are for PATH or --truth.
     """
     from talos import distributed
-    from talos.data import readers
-    from talos.data.open import open_interactions
+    from talos.data.open import open_interactions, read_lists
     from talos.evaluation.evaluate import check_ks, evaluate_lists
     from talos.model.recommender import Recommender
 
@@ -69,7 +68,7 @@ def evaluate(
         test = test_part(recommender, run, path, data, source)
         name, report = str(run), recommender.evaluate(test, ks, dialect=dialect)
     elif run is None and recs is not None and truth is not None:
-        lists, known = readers.read_lists(recs), open_interactions(truth, source, notify=say)
+        lists, known = read_lists(recs), open_interactions(truth, source, notify=say)
         name, report = recs, evaluate_lists(lists, known, ks=ks or (10, 20, 50), dialect=dialect)
     else:
         raise ConfigError(

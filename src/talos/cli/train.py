@@ -161,7 +161,7 @@ def _read_items(
     """The table of items, checked against the interactions before anything is trained."""
     if items is None and columns is None:
         return None
-    from talos.data.readers import read_items
+    from talos.data.items import read_items
     from talos.data.shards import SplitShare
     from talos.model.attributes import align_items
 

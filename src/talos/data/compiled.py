@@ -1,6 +1,6 @@
 """The compiled part of reading: ids to codes by a hash table, and rows sorted by user and item.
 
-It is built with the package if there is a C++ compiler (`setup.py`, `core/rows.cpp`); without it, or with
+It is built with the package if there is a C++ compiler (`setup.py`, `core/encode.cpp`); without it, or with
 `TALOS_KERNEL=torch`, numpy and polars do the same, several times slower.
 """
 
@@ -27,7 +27,7 @@ _POINTER, _INT64 = ctypes.c_void_p, ctypes.c_int64
 
 
 class _SortTask(ctypes.Structure):
-    """`SortTask` of core/rows.cpp."""
+    """`SortTask` of core/encode.cpp."""
 
     _fields_ = [
         *((name, _INT64) for name in ("rows", "num_users", "num_items", "threads")),
@@ -40,7 +40,7 @@ class _SortTask(ctypes.Structure):
 @functools.cache
 def _library() -> ctypes.CDLL | None:
     """The library, if it was built for this version of the package."""
-    found = built_library(__file__, "_rows")
+    found = built_library(__file__, "_encode")
     if found is None:
         return None
     try:

@@ -11,7 +11,7 @@ import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from talos.errors import DataError, MissingExtraError, first_line
 from talos.files import expanded
@@ -29,12 +29,19 @@ __all__ = [
 SQLITE_ERRORS = (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeError)
 """What the driver of SQLite raises."""
 
-# A password may hold any character, so it extends to the last @.
 _PASSWORD = re.compile(r"(://[^\s/:@?]*):\S*@")
 _PARAMETER = re.compile(r"(?i)([?&](?:ssl)?password=)[^&\s]*")
-_IS_PARAMETER = re.compile(r"(?i)(ssl)?password=").match
-_ARE_PARAMETERS = re.compile(r"([\w.-]+=[^&]*(&|$))*").fullmatch
-_IS_PORT = re.compile(r"\d*(/.*)?").fullmatch
+_SQL = re.compile(r"(?<=[?&])query=")
+_TABLE = re.compile(r"(?<=[?&])table=([^&]*)&?")
+
+# An address that can be read in one way only. Of another one a driver may quote a piece of the password in its message:
+# `me:pa/ss@host` has no valid port, it says, `pa`.
+_ESCAPE = "%[0-9A-Fa-f]{2}"
+_HOST = rf"(?:\[[^]\s@]*]|(?:[^][\s%@:/?#,]|{_ESCAPE})*)(?::\d*)?"
+_UNAMBIGUOUS = re.compile(
+    rf"[\w+.-]+://(?:(?:[^][\s%@/?#]|{_ESCAPE})*@)?{_HOST}(?:,{_HOST})*(?:/(?:[^\s%@?#]|{_ESCAPE})*)?"
+    rf"(?:\?(?:[\w.-]+=(?:[^\s%@&=#]|{_ESCAPE})*(?:&|$))*)?"
+)
 
 
 def is_database_url(source: str) -> bool:
@@ -58,36 +65,20 @@ def without_passwords(text: str) -> str:
 def without_password(source: str) -> str:
     """A source as it is written to a file: a URL without its password, anything else as it is.
 
-    >>> without_password("postgresql://me:pa/ss@word@host/shop?password=x&table=clicks")
+    >>> without_password("postgresql://me:secret@host/shop?password=x&table=clicks")
     'postgresql://me@host/shop?table=clicks'
     >>> without_password("clicks.csv")
     'clicks.csv'
     """
     if "://" not in source or source.startswith("sqlite:"):
         return source
-    head, user, rest = _taken_apart(source)
-    address, mark, parameters = rest.partition("?")
-    kept = "&".join(one for one in parameters.split("&") if not _IS_PARAMETER(one))
-    bare = head + (f"{user.partition(':')[0]}@" if user else "") + address + (mark + kept if kept else "")
-    return bare if _PASSWORD.search(bare) is None else _PASSWORD.sub(r"\1@", bare)
-
-
-def _taken_apart(url: str) -> tuple[str, str, str]:
-    """`postgresql://`, then `user:password`, then what follows the @ after it; no user is an empty string.
-
-    People write passwords with `/`, `@` and `?` in them, which a URL should have as %2F, %40 and %3F. The @ that ends
-    the password is therefore the last one before the parameters, if what follows then are parameters indeed.
-    """
-    head, _, rest = url.partition("://")
-    before, mark, parameters = rest.partition("?")
-    user, at, host = before.rpartition("@")
-    if at and (not mark or "@" not in parameters or _ARE_PARAMETERS(parameters.partition("query=")[0])):
-        return f"{head}://", user, host + mark + parameters
-    name, colon, port = before.partition(":")
-    if not at and (not colon or _IS_PORT(port) or "/" in name):  # `host:5432/shop?options=a@b` has no user
-        return f"{head}://", "", rest
-    user, at, host = rest.rpartition("@")
-    return f"{head}://", user, host
+    address, *sql = _SQL.split(source, maxsplit=1)
+    # the password of another one may be anything from `password=` on, or up to the last @
+    if _UNAMBIGUOUS.fullmatch(address) is None:
+        bare = re.sub(r"(?is)[?&](ssl)?password=.*", "", source)
+        return re.sub(r"(?s)(://[^/:@?]*):.*@", r"\1@", bare)
+    bare = re.sub(r"(?i)(?<=[?&])(ssl)?password=[^&]*&?", "", _PASSWORD.sub(r"\1@", address))
+    return "query=".join([bare, *sql]).rstrip("?&")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,24 +101,22 @@ class DatabaseURL:
 
     @classmethod
     def parse(cls, url: str) -> DatabaseURL:
-        """Take a URL apart; `query=` extends to the end of the URL, so that SQL may hold `&` unescaped."""
-        head, user, rest = ("", "", url) if url.startswith("sqlite:") else _taken_apart(url)
-        address, _, parameters = rest.partition("?")
-        query = table = None
-        kept = []
-        while parameters:
-            if parameters.startswith("query="):
-                query, parameters = unquote(parameters.removeprefix("query=")), ""
-                continue
-            one, _, parameters = parameters.partition("&")
-            if one.startswith("table="):
-                table = unquote(one.removeprefix("table="))
-            elif one:
-                key, equals, value = one.partition("=")
-                kept.append(f"{key}={_escaped(value)}" if equals and _IS_PARAMETER(one) else one)
-        name, colon, password = user.partition(":")
-        address = head + (f"{name}{colon}{_escaped(password)}@" if user else "") + address
-        return cls(address=address + ("?" + "&".join(kept) if kept else ""), table=table, query=query)
+        """Take a URL apart; `query=` extends to the end of the URL, so that SQL may hold `&` unescaped.
+
+        Raises:
+            DataError: a driver could take the URL apart in another way, as with an unescaped @ in the password.
+        """
+        address, *sql = _SQL.split(url, maxsplit=1)
+        table = _TABLE.search(address)
+        address = _TABLE.sub("", address).rstrip("?&")
+        if not address.startswith("sqlite:") and _UNAMBIGUOUS.fullmatch(address) is None:
+            raise DataError(
+                "not a URL",
+                where=f"{address.partition('://')[0]}://…",
+                expected="postgresql://USER:PASSWORD@HOST:PORT/DATABASE?NAME=VALUE",
+                hint="in a user or password, write %40 for @, %2F for /, %3A for :, %3F for ?, %23 for #, %25 for %",
+            )
+        return cls(address=address, table=table and unquote(table[1]), query=unquote(sql[0]) if sql else None)
 
     @property
     def shown(self) -> str:
@@ -144,11 +133,6 @@ class DatabaseURL:
         """The file of `sqlite:///FILE`; None if the URL names none."""
         name = unquote(self.address.removeprefix("sqlite:///").partition("?")[0])
         return expanded(name) if name and self.address.startswith("sqlite:///") else None
-
-
-def _escaped(password: str) -> str:
-    """A password as a URL has it; what is escaped already stays as it is."""
-    return quote(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", password), safe="%")
 
 
 def quoted(name: str) -> str:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from talos.data.arrays import Codes, sort_rows, take
 from talos.data.description import Description
+from talos.data.id_column import IdColumn
 from talos.data.item_rows import pairs_of_rows
 from talos.data.vocabulary import Ids, Vocabulary, add_ids, as_id_series
 from talos.errors import ArgumentError, DataError
@@ -38,6 +39,7 @@ class Provenance:
         bad_rows: rows skipped because a value could not be used.
         notes: remarks for people.
         guesses: which column was taken for what, in words; empty if the names are plain or were given.
+        unused: the names of the columns that were not read.
     """
 
     source: str = "memory"
@@ -47,6 +49,7 @@ class Provenance:
     bad_rows: int = 0
     notes: tuple[str, ...] = ()
     guesses: str = ""
+    unused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -55,7 +58,8 @@ class Interactions:
 
     Row `u` holds `indices[indptr[u]:indptr[u+1]]`: the codes of the user's items, ascending and distinct.
     `timestamps` and `ratings`, where known, have one value for each of `indices`, and `item_titles` one for each
-    item; `repeats` is the number of events that each pair stands for, None if every pair occurred once. Build one
+    item; `repeats` is the number of events that each pair stands for, None if every pair occurred once;
+    `source_rows` is the row of the source that each pair was kept from, which orders equal times. Build one
     with `talos.read`, `Interactions.from_ids` or `Interactions.from_codes`; the constructor itself does not check
     its arguments.
 
@@ -73,11 +77,12 @@ class Interactions:
     timestamps: NDArray[Any] | None = None
     ratings: NDArray[np.float32] | None = None
     repeats: NDArray[np.int32] | None = None
+    source_rows: NDArray[np.uint32] | None = None
     item_titles: pl.Series | None = None
     provenance: Provenance = field(default_factory=Provenance)
 
     def __post_init__(self) -> None:
-        for array in (self.indptr, self.indices, self.timestamps, self.ratings, self.repeats):
+        for array in (self.indptr, self.indices, *self._values_at(slice(None)).values()):
             if array is not None:
                 array.flags.writeable = False
 
@@ -103,8 +108,8 @@ class Interactions:
         >>> Interactions.from_ids(["ann", "ann", "bob"], ["tea", "tea", "tea"]).repeats.tolist()
         [2, 1]
         """
-        user_ids, user_codes = Vocabulary.encoding(as_id_series(users, "users"))
-        item_ids, item_codes = Vocabulary.encoding(as_id_series(items, "items"))
+        user_ids, user_codes = _codes_of(users, "users")
+        item_ids, item_codes = _codes_of(items, "items")
         return cls.from_codes(
             user_codes,
             item_codes,
@@ -127,14 +132,15 @@ class Interactions:
         timestamps: NDArray[Any] | Sequence[float] | None = None,
         ratings: NDArray[Any] | Sequence[float] | None = None,
         repeats: NDArray[np.int32] | None = None,
+        source_rows: NDArray[np.uint32] | None = None,
         item_titles: pl.Series | None = None,
         provenance: Provenance | None = None,
         in_place: bool = False,
     ) -> Interactions:
         """From codes, that is positions in the given vocabularies, in any order; duplicates as in `from_ids`.
 
-        A row that stands for several events says so in `repeats`. With `in_place` the result may be written over
-        `users` and `items`, which saves memory.
+        A row that stands for several events says so in `repeats`. `source_rows` numbers the rows where they are not in
+        the order of the source. With `in_place` the result may be written over `users` and `items`, which saves memory.
         """
         if len(users) != len(items):
             raise ArgumentError(
@@ -161,6 +167,9 @@ class Interactions:
             timestamps=None if stamps is None else take(stamps, kept.rows),
             ratings=None if stars is None else take(stars, kept.rows),
             repeats=kept.repeats if repeats is None else repeats,
+            source_rows=kept.rows.astype(np.uint32, copy=False)
+            if source_rows is None
+            else take(source_rows, kept.rows),
             item_titles=item_titles,
             provenance=replace(provenance, duplicates=provenance.duplicates + len(users) - len(kept.items)),
         )
@@ -261,9 +270,27 @@ class Interactions:
         return self.where(other.user_degrees[self.rows] > 0)
 
     def _values_at(self, where: slice | NDArray[np.bool_]) -> dict[str, Any]:
-        """Timestamps, ratings and repeats of some interactions, as arguments of the constructor."""
-        columns = {"timestamps": self.timestamps, "ratings": self.ratings, "repeats": self.repeats}
+        """The values beside each of some interactions, as arguments of the constructor."""
+        columns = {name: getattr(self, name) for name in ("timestamps", "ratings", "repeats", "source_rows")}
         return {name: None if column is None else column[where] for name, column in columns.items()}
+
+    def in_time_order(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The positions of all interactions, those of each user in order of time, and which are ties.
+
+        Equal times keep the order of the source; without timestamps the order of the source is that of time. A tie is
+        an interaction at the same time as the one before it of the same user.
+
+        >>> data = Interactions.from_ids([1, 1, 1], ["c", "b", "a"], timestamps=[5, 7, 7])
+        >>> order, ties = data.in_time_order()
+        >>> data.item_ids.decode(data.indices[order]).to_list(), ties.tolist()
+        (['c', 'b', 'a'], [False, False, True])
+        """
+        rows = np.arange(len(self)) if self.source_rows is None else self.source_rows
+        stamps = rows if self.timestamps is None else self.timestamps
+        order = np.lexsort((rows, stamps, self.rows))
+        ties = np.zeros(len(self), bool)
+        ties[1:] = (stamps[order[1:]] == stamps[order[:-1]]) & (self.rows[order[1:]] == self.rows[order[:-1]])
+        return order, ties
 
     def compact(self) -> Interactions:
         """The same interactions over vocabularies without the users and items that have none."""
@@ -343,6 +370,9 @@ class Interactions:
         counts = [
             np.ones(len(one), np.int32) if one.repeats is None else one.repeats for one in (self, other)
         ]
+        after = other.source_rows  # the rows of the other come later
+        if self.source_rows is not None and after is not None:
+            after = after + self.source_rows.max(initial=0) + np.uint32(1)
         return Interactions.from_codes(
             np.concatenate([self.rows, other.rows]),
             np.concatenate([self.indices, other.indices]),
@@ -351,6 +381,7 @@ class Interactions:
             timestamps=both(self.timestamps, other.timestamps),
             ratings=both(self.ratings, other.ratings),
             repeats=None if self.repeats is None and other.repeats is None else np.concatenate(counts),
+            source_rows=both(self.source_rows, after),
             item_titles=self.item_titles,
             provenance=self.provenance,
         )
@@ -436,6 +467,12 @@ class Interactions:
         with_extras = f", with {', '.join(extras)}" if extras else ""
         size = f"{self.num_users:,} users × {self.num_items:,} items, {len(self):,} pairs"
         return f"Interactions({size}{with_extras})"
+
+
+def _codes_of(ids: Ids, name: str) -> tuple[Vocabulary, Codes]:
+    column = IdColumn(name)
+    column.add(as_id_series(ids, name))
+    return column.finish()
 
 
 def _summed(

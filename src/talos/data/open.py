@@ -8,29 +8,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias, Unpack
+from typing import Any, TypeAlias
 
-from talos.data import datasets, readers, splits
+import polars as pl
+
+from talos.data import datasets, splits
 from talos.data.databases import DatabaseURL, without_password, without_passwords
-from talos.data.datasets import DatasetInfo
+from talos.data.encode import read_parts, read_table, read_whole
 from talos.data.interactions import Interactions
 from talos.data.options import Cleaning, SourceOptions, Splitting
-from talos.data.readers import ReadKeywords, Source
-from talos.data.readers.folders import part_files
+from talos.data.read.columns import WantedColumn, wanted_columns
 from talos.data.shards import (
     DEFAULT_ROWS,
     ShardIndex,
     SplitShare,
-    is_shards,
     read_fit_shards,
     read_shards,
     read_share,
     write_shards,
 )
+from talos.data.source import Source
 from talos.data.splits import Split
-from talos.errors import ConfigError, DataError, nearest
+from talos.errors import ConfigError, DataError, Option
 from talos.files import expanded
 from talos.progress import Progress
 
@@ -38,6 +39,7 @@ __all__ = [
     "SourceOptions",
     "check_unchanged",
     "fingerprints_of",
+    "interactions_from",
     "open_fit_parts",
     "open_interactions",
     "open_recorded",
@@ -45,6 +47,7 @@ __all__ = [
     "open_split",
     "open_test",
     "read",
+    "read_lists",
     "record_of",
     "write_shards_from",
 ]
@@ -53,42 +56,52 @@ Location: TypeAlias = str | os.PathLike[str]
 Notify: TypeAlias = Callable[[str], None]
 
 
-def read(
-    source: Source, *, progress: Progress | None = None, **options: Unpack[ReadKeywords]
-) -> Interactions:
+def read(source: Any, *, progress: Progress | None = None, **options: Any) -> Interactions:
     """Read interactions from a file, a folder, a named dataset, a frame, a matrix or a database.
 
     Files may be csv, tsv or text with another separator, parquet, JSON lines, RecBole `.inter`, MovieLens
     `u.data` or `ratings.dat`, Amazon `ratings_X.csv` and `reviews_X.json.gz`, or LightGCN lines `u i1 i2 …`; any
     text may be gzipped. A folder with train and test files is read as their union, any other as one table in
     several files. A name such as "movielens-100k", where no file has that name, is a dataset as published, from
-    the cache or the network. A database is `sqlite:///FILE` or `postgresql://…`.
+    the cache or the network. A database is `sqlite:///FILE` or `postgresql://…`, which may end in `?table=…` or
+    `?query=…`.
+
+    A pair that occurs more than once is kept once, with its latest timestamp, and counted in `provenance`. Ids are
+    integers if a column holds nothing but integers without leading zeros, anywhere in the file, and strings otherwise:
+    `0005080789` stays a string. Blanks around a value are dropped.
 
     Args:
-        source: a path, a dataset's name, a database URL, a polars or pandas frame, or a scipy sparse matrix.
-        progress: called with the number of rows read and of all rows, for files that are read in blocks;
-            `talos.progress.counter` makes one.
-        **options: how to read it; a named dataset needs none. `user`, `item`, `timestamp`, `rating` and `title`
-            name columns (guessed if None; "" leaves out one of the last three), `format` is one of
-            `talos.data.readers.FORMATS`, `query` or `table` choose the rows of a database, `on_bad_row="skip"`
-            drops and counts bad rows, `ids="string"` keeps ids of digits as strings, and `max_bytes` limits the
-            size of an unpacked file. `talos.data.readers.ReadOptions` describes each of them.
+        source: a path, a dataset's name, a database URL, a polars or pandas frame, an arrow table, or a scipy sparse
+            matrix.
+        progress: called with the number of rows read and about how many there are; `talos.progress.counter` makes one.
+        **options: how to read it, by the names of `talos.data.options.SourceOptions`: `user`, `item`, `timestamp`,
+            `rating` and `title` name columns (found if None; "" leaves out one of the last three), `format`, `query`,
+            `table`, `on_bad_row="skip"`, `ids="string"`, `max_bytes`.
 
     Raises:
         DataError: with the file, the line or column, what was found and what was expected.
         DownloadError: a dataset is not in the cache and none of its sources answered.
         MissingExtraError: PostgreSQL without its driver.
 
+    >>> read(pl.DataFrame({"user": ["ann", "bob", "ann"], "movie_id": [7, 7, 9]}))
+    Interactions(2 users × 2 items, 3 pairs)
+    >>> read(pl.DataFrame({"usr": ["ann"], "movie_id": [7]}), user="user")
+    Traceback (most recent call last):
+    talos.errors.DataError: polars frame: no column 'user'; expected the name of the user column (did ...
     >>> read("movielens-10k")
     Traceback (most recent call last):
-    talos.errors.DataError: movielens-10k: no such file, folder or dataset ...(did you mean 'movielens-100k'...)
+    talos.errors.DataError: movielens-10k: no such file, folder or dataset (did you mean 'movielens-100k'...)
     """
-    if isinstance(source, str | os.PathLike):
-        found = _dataset(os.fspath(source))
-        if found is not None:
-            return datasets.load(found)
-        _check_exists(os.fspath(source))
-    return readers.read(source, progress=progress, **options)
+    return _whole(Source.of(source), SourceOptions.of(**options), progress)
+
+
+def interactions_from(data: Any) -> Interactions:
+    """Interactions as they are; anything else that `read` takes is read.
+
+    >>> interactions_from(pl.DataFrame({"user": [1], "item": [7]}))
+    Interactions(1 users × 1 items, 1 pairs)
+    """
+    return data if isinstance(data, Interactions) else read(data)
 
 
 def open_interactions(
@@ -104,28 +117,42 @@ def open_interactions(
     A named dataset gets the paper's clean-up unless `raw=True`; a folder of parts or shards is read as their union.
     Options may be given as an object, by name, or both; names win.
     """
-    path, options = os.fspath(path), SourceOptions.of(options, **changes)
-    found = _dataset(path)
-    if found is None:
-        data = _read_whole(path, options, progress)
-        _say_guesses(data, notify)
-    else:
-        data = datasets.load(found, notify=notify)
-    min_rating, k_core = options.clean.min_rating, options.clean.k_core
-    if found is not None and not options.clean.raw:
-        min_rating = found.min_rating if min_rating is None else min_rating
-        k_core = found.k_core if k_core is None else k_core
+    return _cleaned(Source.of(path), SourceOptions.of(options, **changes), notify, progress)
+
+
+def _cleaned(
+    source: Source, options: SourceOptions, notify: Notify | None, progress: Progress | None
+) -> Interactions:
+    data = _whole(source, options, progress, notify)
+    _say_guesses(data, notify)
+    info, min_rating, k_core = None, options.clean.min_rating, options.clean.k_core
+    if source.kind == "dataset" and not options.clean.raw:
+        info = source.data
+        min_rating = info.min_rating if min_rating is None else min_rating
+        k_core = info.k_core if k_core is None else k_core
     applied = []
-    if min_rating is not None and (found is None or data.ratings is not None):
+    if min_rating is not None and (source.kind != "dataset" or data.ratings is not None):
         data = splits.min_rating(data, min_rating)
         applied.append(f"ratings of {min_rating:g} and higher")
     if k_core is not None:
         data = splits.k_core(data, k_core)
         applied.append(f"{k_core}-core")
     notes = [f"clean-up: {', '.join(applied)}"] if applied else []
-    if found is not None and (min_rating, k_core) == (found.min_rating, found.k_core):
-        notes += found.differences(data)
+    if info is not None and (min_rating, k_core) == (info.min_rating, info.k_core):
+        notes += info.differences(data)
     return replace(data, provenance=replace(data.provenance, notes=(*data.provenance.notes, *notes)))
+
+
+def _whole(
+    source: Source, options: SourceOptions, progress: Progress | None, notify: Notify | None = None
+) -> Interactions:
+    if source.kind == "dataset":
+        return datasets.load(source.data, notify=notify) if notify is not None else datasets.load(source.data)
+    if source.kind == "shards":
+        parts = read_shards(source.name)
+        both = parts.train.union(parts.test)
+        return both if parts.valid is None else both.union(parts.valid)
+    return read_whole(source, options, progress)
 
 
 def open_split(
@@ -145,7 +172,7 @@ def open_split(
         path: a file, a folder, a dataset's name or a database URL.
         options: how to read, clean and split it.
         notify: called with one line of text for each message.
-        progress: called with the number of rows read and of all rows.
+        progress: called with the number of rows read and about how many there are.
         **changes: options by name, such as `user="who"` or `by="time"`; see `SourceOptions`.
 
     >>> import tempfile
@@ -155,16 +182,25 @@ def open_split(
     ...     open_split(file, user="who", item="what")
     Split(train 7, valid 1, test 2; 1 users × 10 items)
     """
-    path, options = os.fspath(path), SourceOptions.of(options, **changes)
-    if is_shards(path):
+    return _split_of(Source.of(path), SourceOptions.of(options, **changes), notify, progress)
+
+
+def _split_of(
+    source: Source, options: SourceOptions, notify: Notify | None, progress: Progress | None
+) -> Split:
+    if source.kind in ("shards", "parts"):
         _warn_split_already(options, notify)
-        return read_shards(path)
-    if readers.is_parts(path):
-        _warn_split_already(options, notify)
-        parts = readers.read_parts(path, progress=progress, **_reading(options))
-        _say_guesses(parts.train, notify)
-        return splits.predefined(parts.train, parts.valid, parts.test)
-    return _split(open_interactions(path, options, notify=notify, progress=progress), options)
+    if source.kind == "shards":
+        return read_shards(source.name)
+    if source.kind == "parts":
+        if "test" not in source.parts:
+            raise DataError("has a train file and no test file", where=source.name, expected="a test set")
+        parts = read_parts(source, options, progress)
+        _say_guesses(parts["train"], notify)
+        return splits.predefined(parts["train"], parts.get("valid"), parts["test"])
+    how = options.split
+    data = _cleaned(source, options, notify, progress)
+    return splits.split(data, by=how.by, test=how.test, valid=how.valid, seed=how.split_seed)
 
 
 def open_fit_parts(
@@ -175,21 +211,72 @@ def open_fit_parts(
     progress: Progress | None = None,
     **changes: Any,
 ) -> tuple[Interactions, Interactions | None]:
-    """Train and validation of a PATH, for whoever must not see the test part.
+    """Train and validation of a PATH, for searches, which must not see the test part.
 
     A test file is not opened and need not exist; where the PATH is split here, the test part is dropped.
     """
-    path, options = os.fspath(path), SourceOptions.of(options, **changes)
-    if is_shards(path):
+    source, options = Source.of(path), SourceOptions.of(options, **changes)
+    if source.kind == "parts":
+        source = source.only("train", "valid")
         _warn_split_already(options, notify)
-        return read_fit_shards(path)
-    found = readers.read_fit_parts(path, progress=progress, **_reading(options))
-    if found is not None:
+        parts = read_parts(source, options, progress)
+        _say_guesses(parts["train"], notify)
+        return parts["train"], parts.get("valid")
+    if source.kind == "shards":
         _warn_split_already(options, notify)
-        _say_guesses(found[0], notify)
-        return found
-    parts = _split(open_interactions(path, options, notify=notify, progress=progress), options)
-    return parts.train, parts.valid
+        return read_fit_shards(source.name)
+    made = _split_of(source, options, notify, progress)
+    return made.train, made.valid
+
+
+def read_lists(
+    source: Any, *, rank: str | None = None, score: str | None = None, **options: Any
+) -> pl.DataFrame:
+    """Read recommendation lists: one row per item of a user's list, with its rank or its score.
+
+    Sources and arguments are those of `read`, with columns for rank and score. Lists are ordered by rank if there is
+    one, else by descending score; equal values keep the order of the source. Ranks need not start at 1, and may have
+    gaps. `rank=""` leaves the rank column out; the score column is not looked for if `rank` is given.
+
+    Returns:
+        user_id, item_id, rank: ranks 1, 2, … for each user, users in the order of the source.
+
+    Raises:
+        DataError: a column is missing, neither rank nor score is there, or an item is twice in a list.
+
+    >>> lists = pl.DataFrame({"user": [1, 1, 2], "item": [7, 8, 7], "score": [0.1, 0.9, 0.5]})
+    >>> read_lists(lists).rows()
+    [(1, 8, 1), (1, 7, 2), (2, 7, 1)]
+    """
+    how = SourceOptions.of(**options)
+    wanted = (
+        *wanted_columns(how.columns)[:2],
+        WantedColumn(role="rank", kind="number", given=rank),
+        WantedColumn(role="score", kind="number", given="" if rank and score is None else score),
+    )
+    frame, provenance = read_table(Source.of(source), how, wanted)
+    if "rank" not in frame.columns and "score" not in frame.columns:
+        raise DataError(
+            "neither ranks nor scores", where=provenance.source, expected="a column 'rank' or 'score'"
+        )
+    twice = frame.select(pl.struct("user", "item").is_duplicated().alias("twice"))["twice"]
+    if twice.any():
+        pair = frame.row(int(twice.arg_max() or 0), named=True)
+        raise DataError(
+            f"item {pair['item']!r} is more than once in the list of user {pair['user']!r}",
+            where=provenance.source,
+            expected="each item once",
+        )
+    by_rank = "rank" in frame.columns
+    order = frame.with_row_index("_row").with_columns(pl.col("_row").min().over("user").alias("_first"))
+    order = order.sort(
+        "_first", "rank" if by_rank else "score", "_row", descending=[False, not by_rank, False]
+    )
+    return order.select(
+        pl.col("user").alias("user_id"),
+        pl.col("item").alias("item_id"),
+        (pl.int_range(pl.len()).over("user") + 1).alias("rank"),
+    )
 
 
 def open_share(path: Location, users_of: Callable[[int], range]) -> SplitShare:
@@ -223,11 +310,12 @@ def open_test(
     options = options or SourceOptions()
     if source is not None:
         options = SourceOptions.from_dict(source).for_other_data(options)
-    if _is_split(path):
+    found = Source.of(path)
+    if found.kind in ("shards", "parts"):
         if notify is not None:
             notify(f"{path} is split: measuring its test part")
-        return open_split(path, options, progress=progress).test
-    return open_interactions(path, options, notify=notify, progress=progress)
+        return _split_of(found, options, None, progress).test
+    return _cleaned(found, options, notify, progress)
 
 
 def open_recorded(
@@ -269,16 +357,21 @@ def open_recorded(
         raise ConfigError(
             f"its data are in a database ({without_passwords(path)}), and a run does not open one by itself",
             where=os.fspath(run),
-            expected="data='URL' to name it again" + (" and query='SQL'" if recorded.query else ""),
+            option=Option("data", "URL", "names it again"),
         )
     if data is not None and recorded.query and not asked.query and DatabaseURL.parse(data).query is None:
         raise ConfigError(
             "its data are the rows of a query, and a run's SQL is not run by itself",
             where=os.fspath(run),
-            expected=f"query='SQL'; the run has {recorded.query!r}",
+            expected=f"the query again; the run has {recorded.query!r}",
+            option=Option("query", "SQL", "names it"),
         )
-    if data is None and _exists(path) and not expanded(path).is_dir():
-        _check_still_there(path, os.fspath(run))
+    if data is None and expanded(path).exists() and not (expanded(path).is_dir() or expanded(path).is_file()):
+        raise DataError(
+            f"the data of {os.fspath(run)} came from a pipe or a device",
+            where=path,
+            option=Option("data", "PATH", "names a file"),
+        )
     options = SourceOptions.of(recorded, **{**asked.given(), "query": asked.query})
     parts = open_split(path, options, notify=notify, progress=progress)
     check_unchanged(source, parts, run=run, path=path)
@@ -314,15 +407,6 @@ def check_unchanged(
         )
 
 
-def _check_still_there(path: str, run: str) -> None:
-    if not expanded(path).is_file():
-        raise DataError(
-            f"the data of {run} came from a pipe or a device",
-            where=path,
-            expected="data='PATH' to name a file",
-        )
-
-
 def write_shards_from(
     path: Location,
     out: Path,
@@ -336,94 +420,33 @@ def write_shards_from(
 
     Returns what `shards.json` holds, as `talos.data.shards.write_shards` does.
     """
-    path, options = os.fspath(path), options or SourceOptions()
+    source, options = Source.of(path), options or SourceOptions()
     how: dict[str, Any] = {
         "shards": shards,
         "by": options.split.by,
         "test": options.split.test,
         "valid": options.split.valid,
         "seed": options.split.split_seed,
-        "name": without_password(path),
+        "name": without_password(os.fspath(path)),
         "rows_at_once": DEFAULT_ROWS if rows_at_once is None else rows_at_once,
         **({} if notify is None else {"notify": notify}),
     }
-    if is_shards(path):
-        raise DataError("is divided into shards already", where=path, expected="the data it was made from")
-    if _dataset(path) is not None or "://" in path:
-        return write_shards(open_interactions(path, options, notify=notify), out, **how)
+    if source.kind == "shards":
+        raise DataError(
+            "is divided into shards already", where=source.name, expected="the data it was made from"
+        )
+    if source.kind in ("dataset", "database"):
+        return write_shards(_cleaned(source, options, notify, None), out, **how)
     if options.clean.k_core is not None:
         raise ConfigError(
             "needs all interactions in memory, and shards are written a block at a time",
             where="k_core",
             expected="data that are clean already, or a split without shards",
         )
-    _check_exists(path)
-    if readers.is_parts(path):
+    if source.kind == "parts":
         _warn_split_already(options, notify)
-        return write_shards(path, out, **how, **_reading(options))
-    return write_shards(path, out, **how, min_rating=options.clean.min_rating, **_reading(options))
-
-
-def _dataset(path: str) -> DatasetInfo | None:
-    """The named dataset that a PATH means, if it is one; a file or folder of that name comes first."""
-    if "://" in path or _exists(path):
-        return None
-    return next((info for info in datasets.available() if info.name == path), None)
-
-
-def _is_split(path: str) -> bool:
-    """Whether a PATH has a train and a test part; an error if it has a train part alone."""
-    if "://" in path:
-        return False
-    folder = expanded(path)
-    if is_shards(path) or not folder.is_dir():
-        return is_shards(path)
-    files = part_files(folder, required=("train",))
-    if files is not None and "test" not in files:
-        raise DataError("has a train file and no test file", where=path, expected="a test set")
-    return files is not None
-
-
-def _exists(path: str) -> bool:
-    try:
-        return expanded(path).exists()
-    except (OSError, ValueError):
-        return True
-
-
-def _check_exists(path: str) -> None:
-    if not path:
-        raise DataError(
-            "is empty", where="PATH", expected="a file, a folder, a dataset's name or a database URL"
-        )
-    if "://" in path or _exists(path):
-        return
-    folder, known = expanded(path).parent, [info.name for info in datasets.available()]
-    try:
-        beside = [entry.name for entry in folder.iterdir() if entry.exists()]
-    except OSError:
-        beside = []
-    hint = nearest(Path(path).name, [*known, *beside])
-    raise DataError(
-        "no such file, folder or dataset",
-        where=path,
-        hint=hint if hint.startswith("did") else f"datasets: {', '.join(known)}",
-        commands=[("talos data list", "the data sets that can be used by name")],
-    )
-
-
-def _read_whole(path: str, options: SourceOptions, progress: Progress | None) -> Interactions:
-    _check_exists(path)
-    if is_shards(path):
-        parts = read_shards(path)
-        both = parts.train.union(parts.test)
-        return both if parts.valid is None else both.union(parts.valid)
-    return readers.read(path, progress=progress, **_reading(options))
-
-
-def _split(data: Interactions, options: SourceOptions) -> Split:
-    how = options.split
-    return splits.split(data, by=how.by, test=how.test, valid=how.valid, seed=how.split_seed)
+        return write_shards(source, out, options=options, **how)
+    return write_shards(source, out, options=options, min_rating=options.clean.min_rating, **how)
 
 
 def _say_guesses(data: Interactions, notify: Notify | None) -> None:
@@ -435,8 +458,3 @@ def _say_guesses(data: Interactions, notify: Notify | None) -> None:
 def _warn_split_already(options: SourceOptions, notify: Notify | None) -> None:
     if notify is not None and (options.split, options.clean) != (Splitting(), Cleaning()):
         notify("this folder is already split: options for the clean-up and the split have no effect")
-
-
-def _reading(options: SourceOptions) -> dict[str, Any]:
-    names = ("format", "query", "table", "ids", "on_bad_row", "max_bytes")
-    return {**asdict(options.columns), **{name: getattr(options, name) for name in names}}

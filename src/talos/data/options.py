@@ -117,6 +117,8 @@ class SourceOptions:
             sections.setdefault(section, {})[name] = of_type(name, value, kind)
         options, own = options or cls(), sections.pop("", {})
         nested = {name: replace(getattr(options, name), **values) for name, values in sections.items()}
+        if own.get("max_bytes", 1) < 1:
+            raise ArgumentError(str(own["max_bytes"]), where="max_bytes", expected="1 or more")
         return replace(options, **own, **nested)
 
     def flat(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import polars as pl
@@ -18,26 +18,25 @@ from numpy.typing import NDArray
 
 from talos.data.databases import without_password
 from talos.data.event_weights import in_seconds
-from talos.data.interactions import Interactions
-from talos.errors import ArgumentError, ConfigError, DataError, nearest
+from talos.data.interactions import Interactions, Provenance
+from talos.data.options import SplitBy
+from talos.errors import ArgumentError, ConfigError, DataError, Option, nearest
 from talos.files import locked_folder
 
 __all__ = [
     "ColdCounts",
     "Split",
-    "SplitBy",
     "how_to_split",
     "k_core",
     "last_of_each",
     "leave_one",
     "min_rating",
+    "no_timestamps",
     "predefined",
     "random_share",
     "split",
     "write_split",
 ]
-
-SplitBy: TypeAlias = Literal["user", "time", "future", "last"]
 
 
 def min_rating(data: Interactions, minimum: float) -> Interactions:
@@ -199,9 +198,7 @@ def split(
     """
     how = how_to_split(by, test, valid, seed) | ({"paper": True} if paper else {})
     if by != "user" and data.timestamps is None:
-        raise DataError(
-            "no timestamps", where=data.provenance.source, expected=f"a time column to split by {by}"
-        )
+        raise no_timestamps(data.provenance, by)
     if data.timestamps is not None and by != "user":
         in_seconds(data.timestamps)  # refuses times of different units
     rng = np.random.default_rng(seed)
@@ -234,6 +231,18 @@ def split(
     )
     _check_overlap(parts)
     return parts
+
+
+def no_timestamps(read: Provenance, by: str) -> DataError:
+    """The error about data without times that are to be split by them; names the columns that were not read."""
+    unused = f"columns not read: {', '.join(map(repr, read.unused[:12]))};" if read.unused else None
+    return DataError(
+        "no timestamps",
+        where=read.source,
+        expected=f"a time column to split by {by}",
+        hint=unused,
+        option=Option("timestamp", "NAME", "names it"),
+    )
 
 
 def how_to_split(by: str, test: Any, valid: Any, seed: Any) -> dict[str, Any]:

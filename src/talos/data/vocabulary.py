@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from talos.data.arrays import Codes, in_threads
+from talos.data.arrays import Codes
 from talos.errors import DataError
 
 __all__ = ["Codes", "Ids", "Vocabulary", "add_ids", "as_id_series"]
@@ -47,43 +47,6 @@ class Vocabulary:
     def of(cls, ids: Ids) -> Vocabulary:
         """The vocabulary of all distinct values of `ids`."""
         return cls(as_id_series(ids, "ids").unique().sort())
-
-    @classmethod
-    def encoding(cls, ids: pl.Series) -> tuple[Vocabulary, Codes]:
-        """The vocabulary of `ids` and their positions in it; much faster than `of` followed by `encode`."""
-        ids = as_id_series(ids, ids.name or "ids")
-        if ids.dtype == pl.String:
-            distinct = ids.unique().sort()
-            # An Enum cast is polars' quickest way from strings to positions in a given order.
-            return cls(distinct), ids.cast(pl.Enum(distinct)).to_physical().cast(pl.Int32).to_numpy()
-        if len(ids) == 0:
-            return cls(ids), np.empty(0, np.int32)
-        low, high = (int(bound) for bound in (ids.min(), ids.max()))  # type: ignore[arg-type]  # integers, not empty
-        width = high - low + 1
-        if width > max(4 * len(ids), 1 << 16):
-            distinct_values, places = np.unique(ids.to_numpy(), return_inverse=True)
-            return cls(pl.Series(distinct_values)), places.astype(np.int32)
-        # Ids in a narrow range: a look-up table instead of sorting or hashing. Polars' chunks are used one by one,
-        # because joining them first would cost as much again.
-        chunks = [chunk.to_numpy() for chunk in ids.get_chunks()]
-        starts = np.cumsum([0, *map(len, chunks)])
-        present = np.zeros(width, bool)
-
-        def mark(i: int) -> None:
-            present[chunks[i] - low if low else chunks[i]] = True
-
-        in_threads(mark, range(len(chunks)))
-        position = np.cumsum(present, dtype=np.int32)
-        position -= 1
-        codes = np.empty(len(ids), np.int32)
-
-        def look_up(i: int) -> None:
-            # every offset is in range, and mode="raise" would go through a second buffer
-            part = codes[starts[i] : starts[i + 1]]
-            np.take(position, chunks[i] - low if low else chunks[i], out=part, mode="clip")
-
-        in_threads(look_up, range(len(chunks)))
-        return cls(pl.Series(np.flatnonzero(present).astype(np.int64) + low)), codes
 
     def __len__(self) -> int:
         return len(self.ids)

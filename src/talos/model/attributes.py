@@ -40,7 +40,7 @@ def align_items(
     """A table of items over the model's items: titles, the other columns, and how many rows have an unknown item.
 
     Args:
-        table: `item_id`, perhaps `title`, and attributes, as `talos.data.readers.read_items` returns it.
+        table: `item_id`, perhaps `title`, and attributes, as `talos.data.items.read_items` returns it.
         item_ids: the model's items.
         where: what an error calls the table.
 

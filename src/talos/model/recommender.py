@@ -130,9 +130,8 @@ class Recommender:
         """
         registry.check_imported(self.config, where=self._read_from)
         registry.check(self.config)
-        _check_interactions("train", train)
-        if valid is not None:
-            _check_interactions("valid", valid)
+        train = _interactions("train", train)
+        valid = None if valid is None else _interactions("valid", valid)
         self.config = self.config.for_catalogue(train.num_items)
         folder = None if run is None else Path(run)
         group = current() if group is None else group
@@ -324,7 +323,7 @@ class Recommender:
         """
         from talos.model.update import update
 
-        _check_interactions("new", new)
+        new = _interactions("new", new)
         self.model = update(self.fitted_model(), new, self.config, epochs=epochs, lr=lr)
         return self
 
@@ -361,8 +360,7 @@ class Recommender:
         group = SINGLE_PROCESS if model.users is None else current() if group is None else group
         measured, lost = model.test, int(model.metadata.get("test_left_out", 0))
         if test is not None:
-            _check_interactions("test", test)
-            measured, _ = own_part(test, model.train)
+            measured, _ = own_part(_interactions("test", test), model.train)
         fitted_on = "test" in model.trained_on and model.users is None and measured
         if measured is None or (fitted_on and not measured.difference(model.train)):
             raise no_test_part(model)
@@ -501,7 +499,7 @@ class Recommender:
 
         Args:
             items: a csv, tsv, parquet or JSON-lines file with a column of item ids, see
-                `talos.data.readers.read_items`; or a polars frame.
+                `talos.data.items.read_items`; or a polars frame.
 
         >>> data = Interactions.from_ids(["ann", "ann", "bob", "bob"], ["tea", "jam", "tea", "rye"])
         >>> model = Recommender(k=1, dim=8, epochs=3).fit(data)
@@ -509,7 +507,7 @@ class Recommender:
         >>> model.add_items(table).recommend(k=2, filter={"must": {"category": "bread"}})["user_id"].to_list()
         ['ann']
         """
-        from talos.data.readers import read_items
+        from talos.data.items import read_items
 
         model = self.fitted_model()
         where = "items" if isinstance(items, pl.DataFrame) else str(items)
@@ -565,7 +563,15 @@ def no_test_part(model: Model) -> ArgumentError:
     return ArgumentError("the model has no test part", where="test", expected="interactions to measure it on")
 
 
-def _check_interactions(name: str, value: object) -> None:
-    """Raise an error that names the argument unless it is interactions or a process's share of them."""
-    expected = "interactions, as `talos.read` returns them"
-    require(hasattr(value, "fingerprint"), describe(value), where=name, expected=expected)
+def _interactions(name: str, value: Any) -> Any:
+    """Interactions, or a share of them, as they are; a frame or a matrix is read. An error names the argument."""
+    if hasattr(value, "fingerprint"):
+        return value
+    from talos.data.open import read
+
+    expected = "interactions, or a frame, a table or a sparse matrix of them"
+    require(not isinstance(value, str | Path), describe(value), where=name, expected=expected)
+    try:
+        return read(value)
+    except ArgumentError:
+        raise ArgumentError(describe(value), where=name, expected=expected) from None

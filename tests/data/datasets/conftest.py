@@ -10,38 +10,25 @@ import pytest
 
 @dataclass
 class FileServer:
-    """A real HTTP server on this machine, with ranges, that can be told to break off."""
+    """A real HTTP server on this machine that can be told to break off."""
 
     url: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
-    requests: list[tuple[str, str | None]] = field(default_factory=list)  # path and Range of each
+    requests: list[str] = field(default_factory=list)  # the path of each
     break_after: int | None = None  # bytes of an answer after which the connection is cut
-    ranges: bool = True
-    version: str | None = None  # the ETag
-    if_range: bool = True  # whether it knows If-Range
+    says_length: bool = True
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
-        wanted = handler.headers.get("Range")
-        self.requests.append((handler.path, wanted))
+        self.requests.append(handler.path)
         content = self.files.get(handler.path.lstrip("/"))
         if content is None:
             handler.send_error(404)
             return
-        asked = handler.headers.get("If-Range")
-        if self.if_range and asked is not None and asked != self.version:
-            wanted = None
-        start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and self.ranges else 0
-        if start and start >= len(content):
-            handler.send_error(416)
-            return
-        handler.send_response(206 if start else 200)
-        if start:
-            handler.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-        handler.send_header("Content-Length", str(len(content) - start))
-        if self.version is not None:
-            handler.send_header("ETag", self.version)
+        handler.send_response(200)
+        if self.says_length:
+            handler.send_header("Content-Length", str(len(content)))
         handler.end_headers()
-        handler.wfile.write(content[start:][: self.break_after])
+        handler.wfile.write(content[: self.break_after])
         handler.close_connection = True
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from talos.data.interactions import Interactions
 from talos.data.shards import ShardIndex, read_shards, read_share, write_shards
 from talos.data.splits import Split
 from talos.errors import ArgumentError, ConfigError, DataError
+from talos.files import read_sealed
 
 Make = Callable[..., pl.DataFrame]
 
@@ -92,7 +92,7 @@ def test_what_the_index_counts(make_events: Make, tmp_path: Path) -> None:
     out = tmp_path / "out"
     record = write_shards(source, out, shards=4, rows_at_once=500)
     parts = read_shards(out)
-    assert json.loads((out / "shards.json").read_text()) == record
+    assert read_sealed(out / "shards.json", hint="", format=2) == record
     for name, part in parts.parts.items():
         facts = record["parts"][name]
         assert (

@@ -1,4 +1,4 @@
-"""Named datasets, downloaded once and kept in a cache; and two generators of synthetic ones.
+"""Named datasets, downloaded once and kept in a cache; and a generator of synthetic ones.
 
 `available()` lists them, `info(name)` describes one, and `load(name)` returns its interactions as published. A dataset
 of your own is a `DatasetInfo` with one or more `Download`s, and is accepted wherever a name is.
@@ -6,16 +6,16 @@ of your own is a `DatasetInfo` with one or more `Download`s, and is accepted whe
 
 from __future__ import annotations
 
+from talos.data.catalogue import Counts, DatasetInfo, Download, available, info
 from talos.data.datasets.cache import Fetched, cache_folder, fetch, is_cached, load
-from talos.data.datasets.catalogue import Counts, DatasetInfo, Download, available, info
-from talos.data.datasets.planted import PlantedTastes, write_planted
-from talos.data.datasets.synthetic import synthetic
+from talos.data.datasets.generated import HeldOut, PlantedTastes, synthetic, write_planted
 
 __all__ = [
     "Counts",
     "DatasetInfo",
     "Download",
     "Fetched",
+    "HeldOut",
     "PlantedTastes",
     "available",
     "cache_folder",

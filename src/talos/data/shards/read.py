@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from talos.data.arrays import Codes
 from talos.data.interactions import Interactions, values_in
 from talos.data.parquet import scan_file
-from talos.data.readers import polars_errors
+from talos.data.read.clean import polars_errors
 from talos.data.shards.index import AS_WRITTEN, Shard, ShardIndex
 from talos.data.splits import Split
 from talos.data.vocabulary import Vocabulary

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from talos.data.interactions import Interactions
-from talos.data.splits import SplitBy, last_of_each, leave_one, random_share
+from talos.data.options import SplitBy
+from talos.data.splits import last_of_each, leave_one, random_share
 
 __all__ = ["TEST", "TRAIN", "VALID", "StreamingSplit", "ordered", "smallest"]
 

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from talos.data.interactions import Interactions, Provenance, values_in
+from talos.data.options import SourceOptions, SplitBy
 from talos.data.parquet import scan_file
-from talos.data.readers import ReadKeywords, read_blocks
-from talos.data.readers.cleaning import union_of
-from talos.data.readers.folders import part_files
 from talos.data.shards.external_sort import ExternalSort
-from talos.data.shards.index import FORMAT, INDEX, PARTS, own_checksum
+from talos.data.shards.index import FORMAT, INDEX, PARTS
 from talos.data.shards.streaming_split import StreamingSplit
-from talos.data.splits import SplitBy, how_to_split
+from talos.data.source import Pass, Source, read_through
+from talos.data.splits import how_to_split, no_timestamps
 from talos.data.vocabulary import Vocabulary, add_ids
 from talos.errors import ArgumentError, ConfigError, DataError, TalosError, first_line
-from talos.files import checksum_of, locked, remove_leftovers, sync
+from talos.files import checksum_of, locked, remove_leftovers, sync, write_sealed
 
 __all__ = ["DEFAULT_ROWS", "write_shards"]
 
@@ -38,7 +37,7 @@ _ROW_GROUP = 1 << 16
 
 
 def write_shards(
-    source: str | Path | Interactions,
+    source: str | Path | Source | Interactions,
     out: Path,
     *,
     shards: int,
@@ -50,7 +49,8 @@ def write_shards(
     rows_at_once: int = DEFAULT_ROWS,
     name: str | None = None,
     notify: Callable[[str], None] = lambda line: None,
-    **options: Unpack[ReadKeywords],
+    options: SourceOptions | None = None,
+    **changes: Any,
 ) -> dict[str, Any]:
     r"""Split interactions into train, validation and test, and write them as shards.
 
@@ -78,7 +78,8 @@ def write_shards(
         rows_at_once: rows held in memory at a time.
         name: what `shards.json` calls the source; its path if None.
         notify: called with a line on the progress.
-        options: how to read the source, as in `talos.data.readers.read_blocks`.
+        options: how to read the source.
+        **changes: options by name, as in `talos.read`.
 
     Returns:
         The content of `shards.json`.
@@ -89,7 +90,10 @@ def write_shards(
     >>> [shard["users"] for shard in record["shards"]], record["parts"]["test"]["interactions"]
     ([[0, 1], [1, 2]], 3)
     """
-    split_already = _parts_of(source)
+    found = source if isinstance(source, Interactions | Source) else Source.of(source)
+    split_already = isinstance(found, Source) and found.kind == "parts"
+    if isinstance(found, Source) and "test" not in found.parts and split_already:
+        raise DataError("has a train file and no test file", where=found.name, expected="a test set")
     how = {"by": "predefined"} if split_already else how_to_split(by, test, valid, seed)
     for option, number in (("shards", shards), ("rows_at_once", rows_at_once)):
         if number < 1:
@@ -107,28 +111,26 @@ def write_shards(
         folders = {part: Path(scratch) / part for part in ("runs", "pieces", "shards", "out")}
         for folder in folders.values():
             folder.mkdir()
-        runs = ExternalSort(folders["runs"])
-        if isinstance(source, Interactions):
-            provenance = _add_interactions(source, runs, rows_at_once)
-        elif split_already:
-            provenance = _add_parts(split_already, runs, rows_at_once, str(source), options)
+        if isinstance(found, Interactions):
+            runs, provenance = _sorted_interactions(found, folders["runs"], rows_at_once)
         else:
-            provenance = read_blocks(source, runs, rows=rows_at_once, **options)
+            sort = partial(_sorted, folder=folders["runs"], with_parts=split_already)
+            runs, provenance = read_through(
+                found, SourceOptions.of(options, **changes), sort, rows=rows_at_once
+            )
         if provenance.guesses:
             notify(f"{provenance.source}: {provenance.guesses}")
         notify(f"{provenance.rows:,} rows read")
         pieces = _Pieces.of(runs, folders["pieces"], rows_at_once, provenance, min_rating)
         if not split_already and by != "user" and "timestamp" not in pieces.columns:
-            raise DataError(
-                "no timestamps", where=provenance.source, expected=f"a time column to split by {by}"
-            )
+            raise no_timestamps(provenance, by)
         if shards > pieces.num_users:
             raise ConfigError(
                 f"{shards}", where="shards", expected=f"at most {pieces.num_users:,}, the number of users"
             )
         notify(f"{pieces.interactions:,} interactions of {pieces.num_users:,} users are sorted")
         staging = folders["out"]
-        with_valid = "valid" in split_already if split_already else valid > 0
+        with_valid = "valid" in found.parts if split_already else valid > 0  # type: ignore[union-attr]
         writer = _ShardWriter(staging, folders["shards"], pieces, shards, with_valid=with_valid)
         if split_already:
             for number, data in enumerate(pieces):
@@ -157,8 +159,7 @@ def write_shards(
             "columns": [column for column in ("timestamp", "rating") if column in pieces.columns],
             **writer.finish(titles, provenance.source),
         }
-        record["checksum"] = own_checksum(record)
-        (staging / INDEX).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        write_sealed(staging / INDEX, record)
         for entry in (*staging.rglob("*"), staging):
             sync(entry)
         staging.rename(out)  # an empty folder there is replaced
@@ -180,59 +181,28 @@ def _disk_errors(out: Path) -> Iterator[None]:
         raise TalosError(f"{out} could not be written ({first_line(error)[:160]})") from error
 
 
-def _parts_of(source: str | Path | Interactions) -> dict[str, Path]:
-    """The train, validation and test files of a folder; empty if the source is anything else."""
-    if isinstance(source, Interactions) or not Path(source).is_dir():
-        return {}
-    return part_files(Path(source)) or {}
-
-
-class _Marked:
-    """A sink that says of every row which part it belongs to; what it takes back are the rows of this part."""
-
-    def __init__(self, runs: ExternalSort, part: str) -> None:
-        self.runs, self.part, self.before = runs, pl.lit(PARTS.index(part), pl.Int8), runs.saved
-
-    def add(self, block: pl.DataFrame) -> None:
-        self.runs.add(block.with_columns(part=self.part))
-
-    def commit(self) -> None:
-        self.runs.commit()
-
-    def take_back(self, *, everything: bool = False) -> None:
-        if everything:
-            self.runs.saved = self.before
-        self.runs.take_back()
-
-
-def _add_parts(
-    files: Mapping[str, Path], runs: ExternalSort, rows: int, source: str, options: ReadKeywords
-) -> Provenance:
-    """Add the files of a split that was made elsewhere, each row marked by its part."""
-    read: list[Provenance] = []
-    types: dict[str, pl.DataType] = {}
-    for part, file in files.items():
-        read.append(read_blocks(file, _Marked(runs, part), rows=rows, **options))
-        types = types or runs.types
-        if runs.types != types:
-            (role, *_) = [role for role in types if types[role] != runs.types[role]]
-            what = (
-                f"its {role} ids are {runs.types[role]}, those of {next(iter(files.values()))} {types[role]}"
+def _sorted(one: Pass, *, folder: Path, with_parts: bool) -> tuple[ExternalSort, Provenance]:
+    """The rows of a pass by user, each marked by its part where the source is split."""
+    runs = ExternalSort(folder, as_strings=one.options.ids == "string")
+    for part, block in one:
+        if len(block.frame):
+            marked = (
+                block.frame.with_columns(part=pl.lit(PARTS.index(part), pl.Int8))
+                if with_parts
+                else block.frame
             )
-            expected = "one kind in all parts; ids='string' reads all of them as strings"
-            raise DataError(what, where=str(file), expected=expected)
-    return union_of(read, source)
+            runs.add(marked, text=one.text)
+    return runs, one.provenance()
 
 
-def _add_interactions(data: Interactions, runs: ExternalSort, rows: int) -> Provenance:
-    """Add interactions that are in memory, in blocks, as `read_blocks` does with a file."""
+def _sorted_interactions(data: Interactions, folder: Path, rows: int) -> tuple[ExternalSort, Provenance]:
+    runs = ExternalSort(folder)
     frame = data.to_polars().rename({"user_id": "user", "item_id": "item"})
     if data.item_titles is not None:
         frame = frame.with_columns(title=data.item_titles.gather(data.indices))
     for block in frame.iter_slices(rows):
         runs.add(block)
-    runs.commit()
-    return data.provenance
+    return runs, data.provenance
 
 
 @dataclass

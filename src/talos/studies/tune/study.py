@@ -164,7 +164,6 @@ def parse_storage(text: str | None, folder: Path) -> str:
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         return f"sqlite://{rest}"
     if scheme in ("postgresql", "postgres") and rest:
-        # taken apart once, so that a password with / or @ in it is one
         return DatabaseURL.parse(f"postgresql://{rest}").address
     what = repr(without_passwords(text)) if text else "is empty"
     raise ConfigError(

@@ -12,8 +12,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from talos.data import readers
 from talos.data.interactions import Interactions
+from talos.data.open import read
 from talos.data.shards import write_shards
 from talos.errors import DataError
 
@@ -31,7 +31,7 @@ def pipe(tmp_path: Path) -> Path:
 
 
 def test_a_pipe_is_read(pipe: Path) -> None:
-    assert len(readers.read(pipe)) == 70
+    assert len(read(pipe)) == 70
 
 
 def test_a_pipe_is_divided_into_shards(pipe: Path, tmp_path: Path) -> None:
@@ -39,31 +39,31 @@ def test_a_pipe_is_divided_into_shards(pipe: Path, tmp_path: Path) -> None:
 
 
 def test_standard_input_is_read() -> None:
-    code = "from talos.data import readers; print(len(readers.read('/dev/stdin')))"
+    code = "from talos import read; print(len(read('/dev/stdin')))"
     done = subprocess.run([sys.executable, "-c", code], input=CLICKS, capture_output=True)
     assert (done.stdout, done.returncode) == (b"70\n", 0), done.stderr
 
 
 def test_a_pipe_without_end_is_not_kept(pipe: Path) -> None:
     with pytest.raises(DataError, match="more than 100 bytes"):
-        readers.read(pipe, max_bytes=100)
+        read(pipe, max_bytes=100)
 
 
 @pytest.mark.parametrize("device", ["/dev/zero", "/dev/null"])
 def test_devices_are_refused(device: str) -> None:
     with pytest.raises(DataError, match=f"{device}: is a device; expected a file, a folder or a pipe"):
-        readers.read(device)
+        read(device)
 
 
 def test_strings_without_header_by_position(write: Write) -> None:
     path = write("x.csv", "ann,tea,shop\nbob,jam,web\n")  # without a number the first row could be names
-    data = readers.read(path, user="1", item="2")
+    data = read(path, user="1", item="2")
     assert data.to_polars().rows() == [("ann", "tea"), ("bob", "jam")]
-    assert readers.read(path, user="2", item="1").user_ids.ids.to_list() == ["jam", "tea"]
+    assert read(path, user="2", item="1").user_ids.ids.to_list() == ["jam", "tea"]
     with pytest.raises(DataError, match="no column '1'"):  # these are names
-        readers.read(write("y.csv", "user,item\nann,tea\n"), user="1", item="2")
+        read(write("y.csv", "user,item\nann,tea\n"), user="1", item="2")
     with pytest.raises(DataError, match="no column '4'"):
-        readers.read(path, user="4", item="2")
+        read(path, user="4", item="2")
 
 
 @pytest.mark.parametrize(
@@ -74,23 +74,21 @@ def test_halves_of_characters_do_not_merge(write: Write, pair: str) -> None:
     first, second = pair.split()
     path = write("x.jsonl", f'{{"user": "{first}", "item": "a"}}\n{{"user": "{second}", "item": "b"}}\n')
     with pytest.raises(DataError, match="line 1: half a character in 'user'"):
-        readers.read(path)
+        read(path)
 
 
 def test_whole_characters_in_escapes(write: Write) -> None:
     path = write(
         "x.jsonl", '{"user": "\\ud83d\\ude00", "item": "a"}\n{"user": "\\ud83d\\ude01", "item": "b"}\n'
     )
-    assert readers.read(path).user_ids.ids.to_list() == ["😀", "😁"]
+    assert read(path).user_ids.ids.to_list() == ["😀", "😁"]
 
 
 def test_halves_of_characters_in_python() -> None:
     with pytest.raises(DataError, match=r"users: half a character"):
         Interactions.from_ids(["\ud800", "\ud801"], ["a", "b"])
     with pytest.raises(DataError):
-        readers.read(
-            pd.DataFrame({"user": pd.Series(["\ud800", "\ud801"], dtype=object), "item": ["a", "b"]})
-        )
+        read(pd.DataFrame({"user": pd.Series(["\ud800", "\ud801"], dtype=object), "item": ["a", "b"]}))
 
 
 def test_a_very_long_id_is_not_echoed(write: Write) -> None:
@@ -101,10 +99,8 @@ def test_a_very_long_id_is_not_echoed(write: Write) -> None:
         f'user,item\na,"{long}\n',
     ):
         with pytest.raises(DataError) as caught:
-            readers.read(write("x.csv", content))
+            read(write("x.csv", content))
         assert len(str(caught.value)) < 3000
     with pytest.raises(DataError) as caught:
-        readers.read(
-            write("x.jsonl", f'{{"user": "a", "item": 1}}\n{{"user": "{long}", "item": "{long}"}}\n')
-        )
+        read(write("x.jsonl", f'{{"user": "a", "item": 1}}\n{{"user": "{long}", "item": "{long}"}}\n'))
     assert len(str(caught.value)) < 3000

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import quote
 
+import polars as pl
 import pytest
 
-from talos.data import readers
+from talos.data.open import read
+from talos.data.read.database import Database
 from talos.errors import DataError
 
 # Ends the read-only transaction, writes and goes on, if several statements are run.
@@ -35,12 +38,12 @@ def test_tables_and_queries(shop: str) -> None:
         (f"{shop}?table=clicks", {}),
         (shop, {"query": "SELECT * FROM clicks WHERE 3 % 2 = 1;"}),
     ):
-        data = readers.read(source, **options)
+        data = read(source, **options)
         assert data.to_polars().rows() == [(1, 2, 1577836800)]
         assert ":***@" in data.provenance.source
         assert "secret" not in data.provenance.source
     with pytest.raises(DataError, match=r"gone.*does not exist") as caught:
-        readers.read(shop, query="SELECT * FROM gone")
+        read(shop, query="SELECT * FROM gone")
     assert "secret" not in str(caught.value)
 
 
@@ -58,20 +61,40 @@ def test_tables_and_queries(shop: str) -> None:
 )
 def test_a_query_cannot_leave_its_statement_or_write(shop: str, query: str) -> None:
     with pytest.raises(DataError, match="the database says"):
-        readers.read(shop, query=query)
+        read(shop, query=query)
 
 
 def test_the_session_is_read_only_by_its_settings(shop: str) -> None:
     query = "SELECT 7 AS user_id, CASE current_setting('{}') WHEN 'on' THEN 1 ELSE 0 END AS item_id"
     for setting in ("transaction_read_only", "default_transaction_read_only"):
-        assert readers.read(shop, query=query.format(setting)).to_polars().rows() == [(7, 1)]
+        assert read(shop, query=query.format(setting)).to_polars().rows() == [(7, 1)]
 
 
 @pytest.mark.parametrize("password", ["pa/ss", "pa@ss", "pa?ss", "p:a/s@s?w", "100%", "a b"])
 def test_passwords_with_the_signs_of_a_url(shop: str, password: str) -> None:
     """The server trusts everybody, so what is tested is that the address is understood."""
-    source = shop.replace(":secret@", f":{password}@")
-    assert readers.read(f"{source}?table=clicks").to_polars().rows() == [(1, 2, 1577836800)]
-    with pytest.raises(DataError) as caught:
-        readers.read(f"{source}x?table=clicks&password={password}")
-    assert password not in str(caught.value)
+    escaped = quote(password, safe="")
+    source = shop.replace(":secret@", f":{escaped}@")
+    assert read(f"{source}?table=clicks").to_polars().rows() == [(1, 2, 1577836800)]
+    for url in (f"{source}x?table=clicks&password={escaped}", shop.replace(":secret@", f":{password}@")):
+        with pytest.raises(DataError) as caught:
+            read(url)
+        for secret in (password, escaped):
+            assert secret not in str(caught.value)
+
+
+def test_frames_in_blocks(shop: str) -> None:
+    query = "SELECT n AS user_id, NULL::int AS no, n / 2.0 AS score FROM generate_series(1, 250) AS n -- all"
+    with Database(shop, query=query) as database:
+        assert database.format == "postgresql"
+        assert database.where.endswith("/postgres, query")
+        assert database.sample().shape == (100, 3)
+        blocks = list(database.frames(["score", "user_id"], 100))
+        assert [block.height for block in blocks] == [100, 100, 50]
+        assert pl.concat(blocks)["user_id"].to_list() == list(range(1, 251))
+        assert next(database.frames(["no"], 1000)).dtypes == [pl.Null]
+    with (
+        Database(shop, query="SELECT 1e300::numeric AS x") as database,
+        pytest.raises(DataError, match=r"values that make no column \(.*; expected numbers"),
+    ):
+        list(database.frames(["x"], 9))

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 import scipy.sparse
 
-from talos.data import readers
+from talos.data.open import read
 from talos.errors import ArgumentError, DataError, MissingExtraError
 
 BAD_FILES = [
@@ -95,7 +95,7 @@ BAD_FILES = [
 def test_one_error_that_says_what_and_where(write, name, content, message):
     path = write(name, content)
     with pytest.raises(DataError, match=message) as caught:
-        readers.read(path)
+        read(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.exit_code == 2
@@ -104,12 +104,12 @@ def test_one_error_that_says_what_and_where(write, name, content, message):
 def test_given_columns_that_are_not_there(write):
     path = write("x.csv", "user_id,item_id\n1,2\n")
     with pytest.raises(DataError, match=r"no column 'usr_id'.*did you mean 'user_id'"):
-        readers.read(path, user="usr_id")
+        read(path, user="usr_id")
     with pytest.raises(DataError, match="'user_id' is both user and item"):
-        readers.read(path, item="user_id")
-    assert len(readers.read(path, user="USER_ID")) == 1
+        read(path, item="user_id")
+    assert len(read(path, user="USER_ID")) == 1
     with pytest.raises(DataError, match="no column '3'"):
-        readers.read(write("y.csv", "1,2\n"), item="3")
+        read(write("y.csv", "1,2\n"), item="3")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_given_columns_that_are_not_there(write):
     ],
 )
 def test_bad_rows_can_be_skipped_and_are_counted(write, name, content, bad):
-    data = readers.read(write(name, content), on_bad_row="skip")
+    data = read(write(name, content), on_bad_row="skip")
     assert data.provenance.bad_rows == bad
     assert data.provenance.rows == bad + 2
     assert data.to_polars().select("user_id", "item_id").rows() == [(1, 2), (2, 2)]
@@ -134,44 +134,44 @@ def test_bad_rows_can_be_skipped_and_are_counted(write, name, content, bad):
 
 def test_nothing_left_after_skipping(write):
     with pytest.raises(DataError, match="no usable row: all 2 are bad"):
-        readers.read(write("x.csv", "user,item\n,2\n1,\n"), on_bad_row="skip")
+        read(write("x.csv", "user,item\n,2\n1,\n"), on_bad_row="skip")
 
 
 def test_compression_bombs(write):
     bomb = write("bomb.csv.gz", gzip.compress(b"user,item\n" + b"1,2\n" * 100_000))
     with pytest.raises(DataError, match="exceeds 1,000 bytes when decompressed"):
-        readers.read(bomb, max_bytes=1000)
-    assert len(readers.read(bomb)) == 1
+        read(bomb, max_bytes=1000)
+    assert len(read(bomb)) == 1
     big = write("big.csv.gz", gzip.compress(b"user,item\n" + b"\n" * (70 << 20)))
     with pytest.raises(DataError, match="grows more than 250-fold"):
-        readers.read(big)
+        read(big)
 
 
 def test_parquet_that_is_truncated_or_too_large(tmp_path):
     path = tmp_path / "x.parquet"
     pl.DataFrame({"user": np.zeros(10_000, int), "item": np.zeros(10_000, int)}).write_parquet(path)
     with pytest.raises(DataError, match="10,000 rows exceed 1,000 bytes"):
-        readers.read(path, max_bytes=1000)
+        read(path, max_bytes=1000)
     whole = path.read_bytes()
     for size in (4, 50, len(whole) // 2, len(whole) - 4):
         path.write_bytes(whole[:size])
         with pytest.raises(DataError, match="whole parquet file"):
-            readers.read(path)
+            read(path)
 
 
 def test_missing_and_unreadable_files(tmp_path, write):
     write("events.csv", "user,item\n1,2\n")
-    with pytest.raises(DataError, match=r"no such file.*did you mean 'events'"):
-        readers.read(tmp_path / "event.csv")
+    with pytest.raises(DataError, match=r"no such file.*did you mean 'events.csv'"):
+        read(tmp_path / "event.csv")
     with pytest.raises(DataError):
-        readers.read("nul\0byte.csv")
+        read("nul\0byte.csv")
     with pytest.raises(DataError):
-        readers.read(tmp_path / ("x" * 5000))
+        read(tmp_path / ("x" * 5000))
     if sys.platform != "win32" and os.geteuid() != 0:
         secret = write("secret.csv", "user,item\n1,2\n")
         secret.chmod(0)
         with pytest.raises(DataError, match="cannot be read"):
-            readers.read(secret)
+            read(secret)
 
 
 def test_frames():
@@ -194,9 +194,9 @@ def test_frames():
     ]
     for frame, message in cases:
         with pytest.raises(DataError, match=message):
-            readers.read(frame)
+            read(frame)
     with pytest.raises(ArgumentError, match="source: a int"):
-        readers.read(5)
+        read(5)
 
 
 def test_databases(tmp_path, write, monkeypatch):
@@ -206,10 +206,10 @@ def test_databases(tmp_path, write, monkeypatch):
         connection.executemany("INSERT INTO clicks VALUES (?, ?)", [("a", 1), (5, 2)])
     url = f"sqlite:///{tmp_path}/shop.db"
     cases = [
-        (url, {}, r"tables clicks, other; expected \?table=NAME at the end of the URL, or query='SQL'"),
+        (url, {}, r"tables clicks, other; expected \?table=NAME at the end of the URL \(query='SQL' reads"),
         (url, {"table": "click"}, "no such table: click.*did you mean 'clicks'"),
         (url, {"table": "other"}, "no user column among 'a'"),
-        (url, {"table": "clicks"}, "column 'user_id': mixed types int, str"),
+        (url, {"table": "clicks"}, "column 'user_id': mixed types integer, text"),
         (url, {"query": "SELEC 1"}, "syntax error"),
         (url, {"query": "DROP TABLE other"}, "the database says"),
         (url, {"query": "SELECT user_id, item_id FROM clicks WHERE item_id > 9"}, "has no rows"),
@@ -219,23 +219,23 @@ def test_databases(tmp_path, write, monkeypatch):
     ]
     for source, options, message in cases:
         with pytest.raises(DataError, match=message):
-            readers.read(source, **options)
+            read(source, **options)
     assert not (tmp_path / "gone.db").exists()
     with pytest.raises(DataError, match=r"SQLite database.*sqlite:///FILE"):
-        readers.read(tmp_path / "shop.db")
+        read(tmp_path / "shop.db")
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(MissingExtraError, match=r"talos-rec\[postgres\]"):
-        readers.read("postgresql://me:secret@localhost/shop?table=clicks")
+        read("postgresql://me:secret@localhost/shop?table=clicks")
 
 
 def test_options_are_checked(write):
     path = write("x.csv", "user,item\n1,2\n")
     for options, message in [
         ({"format": "cvs"}, "format: 'cvs'.*did you mean 'csv'"),
-        ({"on_bad_row": "ignore"}, "on_bad_row: 'ignore'; expected raise or skip"),
+        ({"on_bad_row": "ignore"}, "on_bad_row: 'ignore'; expected 'raise' or 'skip'"),
         ({"ids": "int"}, "ids: 'int'"),
         ({"max_bytes": 0}, "max_bytes"),
     ]:
         with pytest.raises(ArgumentError, match=message) as caught:
-            readers.read(path, **options)
+            read(path, **options)
         assert [caught.value.where] == list(options)  # the bare name, which the command line maps to a flag

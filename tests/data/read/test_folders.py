@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from talos.data import readers
-from talos.data.open import open_split
+from talos.data.open import open_split, read
+from talos.data.source import Source
 from talos.errors import DataError
 
 
@@ -11,8 +11,8 @@ def test_parts_share_vocabularies(write, tmp_path):
     write("d/train.tsv", "user\titem\n1\t7\n2\t8\n")
     write("d/val.csv", "user,item\n1,9\n")
     write("d/test.csv", "user,item\n2,7\n3,5\n")
-    assert readers.is_parts(tmp_path / "d")
-    parts = readers.read_parts(tmp_path / "d")
+    assert Source.of(tmp_path / "d").kind == "parts"
+    parts = open_split(tmp_path / "d")
     assert parts.train.item_ids == parts.valid.item_ids == parts.test.item_ids
     assert parts.train.user_ids.ids.to_list() == [1, 2, 3]
     assert [len(part) for part in (parts.train, parts.valid, parts.test)] == [2, 1, 2]
@@ -25,7 +25,7 @@ def test_a_folder_of_parts_reads_as_their_union(write, tmp_path):
     write("d/test.csv", "user,item,ts\n1,7,9\n")
     write("d/other.csv", "user,item\n5,5\n")
     write("d/split.json", "{}")
-    data = readers.read(tmp_path / "d")
+    data = read(tmp_path / "d")
     assert data.to_polars().rows() == [(1, 7, 9), (2, 8, 6)]
     assert data.provenance.duplicates == 1
     assert data.provenance.notes == (
@@ -36,8 +36,8 @@ def test_a_folder_of_parts_reads_as_their_union(write, tmp_path):
 
 def test_ids_that_are_integers_in_one_part_only(write, tmp_path):
     write("d/train.csv", "user,item\n1,07\n")
-    write("d/test.csv", "user,item\nx,7\n")
-    parts = readers.read_parts(tmp_path / "d")
+    write("d/test.csv", "user,item\nx,7\n1,7\n")
+    parts = open_split(tmp_path / "d")
     assert parts.train.user_ids.ids.to_list() == ["1", "x"]
     assert parts.train.item_ids.ids.to_list() == ["07", "7"]
 
@@ -45,7 +45,7 @@ def test_ids_that_are_integers_in_one_part_only(write, tmp_path):
 def test_lightgcn_parts_with_short_lines(write, tmp_path):
     write("d/train.txt", "0 1 2 3 4 5 6\n1 2 3\n")
     write("d/test.txt", "0 7 8\n1 1 9\n")
-    parts = readers.read_parts(tmp_path / "d")
+    parts = open_split(tmp_path / "d")
     assert parts.test.to_polars().rows() == [(0, 7), (0, 8), (1, 1), (1, 9)]
     assert parts.valid is None
 
@@ -55,8 +55,8 @@ def test_recbole_and_movielens_folders(write, tmp_path):
     write("r/ml.item", "item_id:token\n2\n")
     write("m/u.data", "1\t2\t3\t881250949\n")
     write("m/u.item.txt", "2|Toy Story\n")
-    assert len(readers.read(tmp_path / "r")) == 1
-    data = readers.read(tmp_path / "m")
+    assert len(read(tmp_path / "r")) == 1
+    data = read(tmp_path / "m")
     assert len(data) == 1
     assert "u.item.txt" in data.provenance.notes[0]
 
@@ -64,26 +64,23 @@ def test_recbole_and_movielens_folders(write, tmp_path):
 def test_folders_that_cannot_be_read(write, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="nothing readable"):
-        readers.read(tmp_path / "empty")
-    with pytest.raises(DataError, match="no train and test"):
-        readers.read_parts(tmp_path / "empty")
+        read(tmp_path / "empty")
     write("mixed/a.csv", "user,item\n1,2\n")
     write("mixed/b.parquet", "x")
     with pytest.raises(DataError, match="several kinds"):
-        readers.read(tmp_path / "mixed")
+        read(tmp_path / "mixed")
     write("twice/train.csv", "user,item\n1,2\n")
     write("twice/train.tsv", "user\titem\n1\t2\n")
     write("twice/test.csv", "user,item\n1,2\n")
-    for read in (readers.read, readers.is_parts, readers.read_parts, open_split):
+    for reading in (read, Source.of, open_split):
         with pytest.raises(DataError, match=r"both train\.csv and train\.tsv could be the train part"):
-            read(tmp_path / "twice")
-    assert not readers.is_parts(tmp_path / "nowhere")
+            reading(tmp_path / "twice")
 
 
 def test_real_data(real_data):
-    beauty = readers.read(real_data("beauty"))
+    beauty = read(real_data("beauty"))
     assert (beauty.num_users, len(beauty)) == (15_603, 139_554)
-    gowalla = readers.read(real_data("gowalla"))
+    gowalla = read(real_data("gowalla"))
     assert (gowalla.num_users, gowalla.num_items, len(gowalla)) == (29_858, 40_988, 1_027_464)
-    parts = readers.read_parts(real_data("beauty"))
+    parts = open_split(real_data("beauty"))
     assert len(parts.train) + len(parts.valid) + len(parts.test) == len(beauty)

@@ -10,13 +10,12 @@ from pathlib import Path
 import polars as pl
 
 from talos.data.parquet import scan_file
-from talos.data.readers.cleaning import EXPECTED_ID, clean_ids, is_integer_text, polars_errors
-from talos.data.readers.columns import WantedColumn, find_columns
-from talos.data.readers.csv_rows import QuoteError, csv_rows
-from talos.data.readers.dispatch import existing_path
-from talos.data.readers.frames import WHOLE_PARQUET
-from talos.data.readers.options import ReadOptions
-from talos.data.readers.text import TextFile, guess_layout, not_utf8, open_text
+from talos.data.read.clean import EXPECTED_ID, clean_ids, is_integer_text, polars_errors
+from talos.data.read.columns import WantedColumn, find_columns
+from talos.data.read.delimited import QuoteError, csv_rows
+from talos.data.read.frames import WHOLE_PARQUET, Parquet
+from talos.data.read.text import File, guess_layout, not_utf8
+from talos.data.source import existing_path
 from talos.errors import DataError, nearest
 
 __all__ = ["read_items"]
@@ -96,22 +95,18 @@ def read_items(
 
 def _load(path: Path, where: str) -> pl.DataFrame:
     """The table of a file; columns of text files are strings."""
-    with path.open("rb") as stream:
-        magic = stream.read(4)
-    if not magic:
-        raise DataError("is empty", where=where, expected="one item per line")
-    if magic == b"PAR1" or path.suffix.lower() in (".parquet", ".pq"):
+    file = File(path, where, _MOST_BYTES)
+    if Parquet.recognises(file):
         with polars_errors(where, WHOLE_PARQUET):
             return scan_file(path).collect()
-    text = open_text(path, where, _MOST_BYTES)
-    if text.samples[0].lstrip().startswith("{"):
-        with polars_errors(where, "one JSON object per line"):
-            return pl.read_ndjson(io.BytesIO(text.content()), infer_schema_length=None)
-    return _load_delimited(text)
+    if file.samples[0].lstrip().startswith("{"):
+        with polars_errors(where, "one JSON object per line"), file.open() as stream:
+            return pl.read_ndjson(stream.read(), infer_schema_length=None)
+    return _load_delimited(file)
 
 
-def _load_delimited(text: TextFile) -> pl.DataFrame:
-    layout = guess_layout(text, ReadOptions())
+def _load_delimited(text: File) -> pl.DataFrame:
+    layout = guess_layout(text)
     names, where = layout.names, text.name
     if layout.headerless or layout.separator == "::":
         raise DataError("has no header", where=where, expected="a first line with the names of the columns")
@@ -119,17 +114,14 @@ def _load_delimited(text: TextFile) -> pl.DataFrame:
         twice = next(name for name in names if names.count(name) > 1)
         raise DataError(f"two columns {twice!r}", where=where, expected="different names")
     rows: list[list[str]] = []
-    with io.TextIOWrapper(text.open(), "utf-8-sig", "surrogateescape", newline="") as stream:
+    with io.TextIOWrapper(text.open(), "utf-8", "surrogateescape", newline="") as stream:
         for _ in range(layout.skip_lines):
             stream.readline()
-        first = layout.skip_lines + 1
-        for line, row in csv_rows(stream, layout.separator, quoted=layout.quoted, first=first):
+        for line, row in csv_rows(stream, layout):
             if isinstance(row, QuoteError):
                 expected = 'quotes around a whole field, and "" for a quote within it'
-                raise DataError(str(row), where=f"{where}, line {row.line}", expected=expected)
+                raise DataError(str(row), where=f"{where}, line {line}", expected=expected)
             place = f"{where}, line {line}"
-            if not row or (len(row) == 1 and not row[0].strip()):
-                continue
             if len(row) != len(names):
                 raise DataError(f"{len(row)} fields", where=place, expected=str(len(names)))
             try:

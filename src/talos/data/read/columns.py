@@ -1,15 +1,19 @@
-"""Find the user column, the item column, …: by the name given, by the usual names, or by what is in a name."""
+"""Find the user column, the item column, …: by the name given, the usual names, a word in a name, or the values."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from talos.errors import DataError, nearest
+import polars as pl
 
-__all__ = ["WantedColumn", "find_columns", "folded", "guesses", "is_usual", "untyped"]
+from talos.data.options import Columns
+from talos.data.read.dates import parsed_dates
+from talos.errors import DataError, Option, nearest
+
+__all__ = ["WantedColumn", "find_columns", "folded", "guesses", "is_usual", "untyped", "wanted_columns"]
 
 # The usual names of each role, as `folded` spells them. An earlier group wins over a later one, so that Amazon's
 # `asin` beats `parent_asin`; two columns of the same group are ambiguous.
@@ -54,6 +58,11 @@ _NOT_IDS = {
     "grid",
     "mid",
 }  # words that end in -id and are no ids
+# Words for a time, for columns of numbers; columns of dates are times by their values.
+_TIME_WORDS = {"at", "on", "time", "date", "datetime", "day", "when", "ts", "timestamp", "epoch", "seconds"}
+_EPOCH = (10**8, 9 * 10**18)  # numbers that can be times since 1970: seconds from 1973, or finer units
+# Words for how much an event counts.
+_WEIGHT_WORDS = {"qty", "quantity", "count", "weight", "plays", "playcount", "amount", "strength", "units"}
 # Reviews have a title of their own, which is not the item's.
 _REVIEW_COLUMNS = {"text", "reviewtext", "helpfulvote", "reviewbody", "reviewtitle"}
 
@@ -75,6 +84,17 @@ class WantedColumn:
     required: bool = False
 
 
+def wanted_columns(columns: Columns) -> tuple[WantedColumn, ...]:
+    """The columns of interactions."""
+    return (
+        WantedColumn(role="user", kind="id", given=columns.user or None, required=True),
+        WantedColumn(role="item", kind="id", given=columns.item or None, required=True),
+        WantedColumn(role="timestamp", kind="time", given=columns.timestamp),
+        WantedColumn(role="rating", kind="number", given=columns.rating),
+        WantedColumn(role="title", kind="text", given=columns.title),
+    )
+
+
 def folded(name: str) -> str:
     """A column name without case, spaces, punctuation and a RecBole type suffix."""
     return "".join(letter for letter in untyped(name).casefold() if letter.isalnum())
@@ -91,11 +111,22 @@ def is_usual(name: str) -> bool:
     return any(folded(name) in group for groups in _GROUPS.values() for group in groups)
 
 
-def find_columns(wanted: Sequence[WantedColumn], names: Sequence[str], where: str) -> dict[str, int]:
+def find_columns(
+    wanted: Sequence[WantedColumn],
+    names: Sequence[str],
+    where: str,
+    values: Callable[[int], pl.Series] | None = None,
+) -> dict[str, int]:
     """The position in `names` of each wanted column, by role; optional columns that are not there are left out.
 
     Users and items are also found by a word in the name, if that is one column only, and, of two columns, as the one
-    that is left. `guesses` says what was found.
+    that is left. Times are also found by their values, if one column only can be meant. `guesses` says what was found.
+
+    Args:
+        wanted: the columns to look for.
+        names: of all columns.
+        where: the source, for messages.
+        values: some values of the column at a position.
 
     >>> find_columns([WantedColumn(role="item", kind="id")], ["userId", "movieId"], "x.csv")
     {'item': 1}
@@ -124,8 +155,13 @@ def find_columns(wanted: Sequence[WantedColumn], names: Sequence[str], where: st
             f"no {one.role} column among {_listing(names)}",
             where=where,
             expected=f"a usual name such as '{one.role}' or '{one.role}_id'",
-            hint=f"{near + ' ' if near.startswith('did') else ''}name it with {one.role}='NAME'",
+            hint=near if near.startswith("did") else None,
+            option=Option(one.role, "NAME", "names it"),
         )
+    if values is not None and any(one.kind == "time" and one.given is None for one in wanted):
+        times = [n for n in range(len(names)) if n not in found.values() and _is_time(names[n], values(n))]
+        if "timestamp" not in found and len(times) == 1:
+            found["timestamp"] = times[0]
     for role, position in found.items():
         other = next((r for r, p in found.items() if p == position and r != role), None)
         if other is not None:
@@ -135,26 +171,57 @@ def find_columns(wanted: Sequence[WantedColumn], names: Sequence[str], where: st
     return found
 
 
-def guesses(wanted: Sequence[WantedColumn], columns: Mapping[str, str]) -> str:
-    """Which column was taken for what, in words, if that of the user or of the item is not plain from its name.
+def guesses(wanted: Sequence[WantedColumn], names: Sequence[str], found: Mapping[str, int]) -> str:
+    """Which column was taken for what, in words, where that is not plain from the names, and which could be a weight.
 
     Args:
         wanted: what was looked for.
-        columns: role → name of the column that was found.
+        names: of all columns.
+        found: the position of each role's column.
 
     >>> wanted = [WantedColumn(role=role, kind="id") for role in ("user", "item")]
-    >>> guesses(wanted, {"user": "customer", "item": "sku"})
-    "column 'customer' is taken for the user, 'sku' for the item"
-    >>> guesses(wanted, {"user": "user_id", "item": "itemId"})
+    >>> guesses(wanted, ["sku", "customer", "shop"], {"user": 1, "item": 0})
+    "column 'customer' is taken for the user, 'sku' for the item; 'shop' is not used"
+    >>> guesses(wanted, ["user_id", "itemId"], {"user": 0, "item": 1})
     ''
     """
-    guessed = {one.role: columns[one.role] for one in wanted if one.given is None and one.role in columns}
-    if all(folded(guessed[role]) in _GROUPS[role][0] for role in _NOUNS if role in guessed):
-        return ""
-    return "column " + ", ".join(
-        f"{name!r} {'is taken ' * (place == 0)}for the {role}"
-        for place, (role, name) in enumerate(guessed.items())
-    )
+    guessed = {one.role: names[found[one.role]] for one in wanted if one.given is None and one.role in found}
+    left = [name for position, name in enumerate(names) if position not in found.values()]
+    weights = [name for name in left if "rating" not in found and _WEIGHT_WORDS.intersection(_words_of(name))]
+    said = []
+    if not all(_is_plain(role, name) for role, name in guessed.items()):
+        taken = (
+            f"{name!r}{' is taken' * (not n)} for the {role}"
+            for n, (role, name) in enumerate(guessed.items())
+        )
+        said.append("column " + ", ".join(taken))
+        left = [name for name in left if name not in weights]
+        if left:
+            said.append(f"{_listing(left)} {'is' if len(left) == 1 else 'are'} not used")
+    if len(weights) == 1:
+        said.append(f"{weights[0]!r} could be a weight: rating column {weights[0]!r} with weights 'rating'")
+    return "; ".join(said)
+
+
+def _is_plain(role: str, name: str) -> bool:
+    groups = _GROUPS[role][:1] if role in _NOUNS else _GROUPS[role]
+    return any(folded(name) in group for group in groups)
+
+
+def _is_time(name: str, values: pl.Series) -> bool:
+    """Whether a column holds times: dates, or numbers that can be times under a name with a word for one."""
+    if values.dtype in (pl.Date, pl.Datetime):
+        return True
+    values = values.drop_nulls()
+    if values.dtype == pl.String:
+        values = values.str.strip_chars()
+        values = values.filter(values != "")
+        if len(values) and parsed_dates(values).null_count() == 0:
+            return True
+        values = values.cast(pl.Float64, strict=False)
+    if not values.dtype.is_numeric() or not len(values) or not set(_words_of(name)) & _TIME_WORDS:
+        return False
+    return bool(values.is_between(*_EPOCH).fill_null(False).all())
 
 
 def _by_name(wanted: WantedColumn, names: Sequence[str], where: str) -> int:
@@ -199,11 +266,10 @@ def _is_key_of(role: str, name: str) -> bool:
     >>> [_is_key_of("user", name) for name in ("user_procid", "buyerNo", "CUSTOMERNUMBER", "user_age", "user_paid")]
     [True, True, True, False, False]
     """
-    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", untyped(name)).casefold()
     words: list[str] = []
-    for word in re.split(r"[\W_]+", apart):
+    for word in _words_of(name):
         noun = next((one for one in _NOUNS[role] if word.startswith(one) and word[len(one) :] in _KEYS), "")
-        words += [noun, word[len(noun) :]] if noun else [word] if word else []
+        words += [noun, word[len(noun) :]] if noun else [word]
     singular = {word.removesuffix("s") for word in words} | set(words)
     if not words or not singular & _NOUNS[role]:
         return False
@@ -214,16 +280,23 @@ def _is_key_of(role: str, name: str) -> bool:
     return is_id or last in _KEYS or bool({last, last.removesuffix("s")} & _NOUNS[role])
 
 
+def _words_of(name: str) -> list[str]:
+    """The words of a name: `user_procId` has three."""
+    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", untyped(name)).casefold()
+    return [word for word in re.split(r"[\W_]+", apart) if word]
+
+
 def _only(matches: Sequence[int], role: str, names: Sequence[str], where: str) -> int:
     if len(matches) == 1:
         return matches[0]
     raise DataError(
         f"{' and '.join(repr(names[m]) for m in matches)} could each be the {role} column",
         where=where,
-        expected=f"one of them, named with {role}='NAME'",
+        expected="one of them",
+        option=Option(role, "NAME", "names it"),
     )
 
 
 def _listing(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:12])
+    shown = ", ".join(map(repr, names[:12]))
     return f"{shown} and {len(names) - 12} more" if len(names) > 12 else shown

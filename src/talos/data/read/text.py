@@ -1,45 +1,47 @@
-"""Open text files, compressed or not, and guess their layout: separator, header, columns."""
+"""Open files, compressed or not, and guess the layout of text: separator, header, columns."""
 
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import shlex
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
-from talos.data.readers.cleaning import is_integer_text
-from talos.data.readers.columns import folded, is_usual, untyped
-from talos.data.readers.options import ReadOptions
+from talos.data.read.clean import is_integer_text
+from talos.data.read.columns import folded, is_usual, untyped
 from talos.errors import DataError
 
 if TYPE_CHECKING:
     import _csv
 
+    from _typeshed import WriteableBuffer
+
 __all__ = [
+    "File",
     "Layout",
-    "TextFile",
     "csv_reader",
     "fields_of",
-    "first_lines",
     "guess_layout",
     "headerless_roles",
     "lines_are_ragged",
     "not_utf8",
-    "open_text",
     "short",
 ]
 
 _SAMPLE = 256 << 10
-_CHUNK = 4 << 20
-# gzip makes text ten to fifty times smaller; what grows far more than that is a decompression bomb.
+_CHUNK = 8 << 20
+# gzip makes text ten to fifty times smaller; a decompression bomb grows far more than that.
 _MAX_RATIO = 250
 _RATIO_FROM = 64 << 20
+_LONGEST_FIELD = 1 << 20  # of a field that goes over several lines
+_BOM = b"\xef\xbb\xbf"
 _SEPARATORS = ("::", "\t", ",", ";", "|", " ")
 _MAGIC = {
     b"PK\x03\x04": ("a zip archive", "unpack it first"),
@@ -54,103 +56,150 @@ _MAGIC = {
 
 
 @dataclass(frozen=True)
-class TextFile:
-    """A text file."""
+class File:
+    """A file: its path, what messages call it, and how large it may be unpacked."""
 
-    name: str  # for messages
     path: Path
-    data: bytes | None  # the content if it was compressed; None if it is read from the disk
-    size: int  # in bytes, decompressed
-
-    @property
-    def source(self) -> bytes | Path:
-        """What polars should read."""
-        return self.path if self.data is None else self.data
-
-    def open(self) -> IO[bytes]:
-        """A stream of the content."""
-        return self.path.open("rb") if self.data is None else io.BytesIO(self.data)
-
-    def content(self) -> bytes:
-        """The whole content."""
-        return self.path.read_bytes() if self.data is None else self.data
+    name: str
+    max_bytes: int
 
     @cached_property
+    def magic(self) -> bytes:
+        """The first bytes; an error if there are none."""
+        with self.path.open("rb") as stream:
+            found = stream.read(8)
+        if not found:
+            raise DataError("is empty", where=self.name, expected="one interaction per line")
+        return found
+
+    @cached_property
+    def size(self) -> int:
+        """In bytes; of compressed text an estimate."""
+        size = self.path.stat().st_size
+        return 4 * size if self._is_packed else size
+
+    @property
+    def _is_packed(self) -> bool:
+        return self.magic.startswith(b"\x1f\x8b")
+
+    def open(self) -> BinaryIO:
+        """A stream of the content, unpacked, without a byte order mark."""
+        stream: BinaryIO = self.path.open("rb")
+        if self._is_packed:
+            stream = io.BufferedReader(_Unpacked(stream, self), 1 << 20)
+        try:
+            if stream.peek(3)[:3] == _BOM:  # type: ignore[attr-defined]  # both kinds of stream have it
+                stream.read(3)
+        except DataError:
+            stream.close()
+            raise
+        return stream
+
+    @property
     def samples(self) -> list[str]:
-        """Whole lines from the beginning, the middle and the end; all lines of a small file."""
+        """Whole lines from the beginning, the middle and the end; the beginning alone of a compressed file.
+
+        Raises:
+            DataError: this is no text.
+        """
+        return self._sampled[0]
+
+    @property
+    def is_sampled_whole(self) -> bool:
+        """Whether the samples are all there is."""
+        return self._sampled[1]
+
+    @cached_property
+    def _sampled(self) -> tuple[list[str], bool]:
         with self.open() as stream:
-            head = stream.read(_SAMPLE if self.size > 3 * _SAMPLE else -1)
-            pieces = [head]
-            if self.size > 3 * _SAMPLE:
-                pieces = [head[: head.rfind(b"\n") + 1] or head]
+            head = stream.read(_SAMPLE + 1)
+            pieces, whole = [head], len(head) <= _SAMPLE
+            if not whole and not self._is_packed:
                 for start in (self.size // 2, self.size - _SAMPLE):
-                    stream.seek(start)
+                    stream.seek(max(start, _SAMPLE))
                     piece = stream.read(_SAMPLE)
                     pieces.append(piece[piece.find(b"\n") + 1 : piece.rfind(b"\n") + 1])
-        return [piece.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace") for piece in pieces]
+        for magic, (what, hint) in _MAGIC.items():
+            if head.startswith(magic):
+                raise DataError(f"is {what}", where=self.name, expected="text or parquet", hint=hint)
+        if b"\0" in head:
+            raise DataError(
+                "is a binary file (it holds zero bytes)", where=self.name, expected="text or parquet"
+            )
+        if not head.strip():
+            raise DataError("is empty", where=self.name, expected="one interaction per line")
+        if not whole:
+            pieces[0] = head[: head.rfind(b"\n") + 1] or head
+        return [piece.decode("utf-8", "replace") for piece in pieces], whole
+
+    @property
+    def mean_line(self) -> float:
+        """The mean length of the sampled lines."""
+        return sum(map(len, self.samples)) / max(1, sum(sample.count("\n") for sample in self.samples))
+
+    def first_lines(self, count: int = 50) -> list[str]:
+        """The first lines that are not blank."""
+        return [line for line in self.samples[0].splitlines() if line.strip()][:count]
+
+    def chunks(self, skip_lines: int = 0, *, quoted: bool = False) -> Iterator[bytes]:
+        """The content in pieces of whole lines; with `quoted`, a line break within quotes ends no piece."""
+        with self.open() as stream:
+            for _ in range(skip_lines):
+                stream.readline()
+            rest = b""
+            while block := stream.read(_CHUNK):
+                block = rest + block
+                end = last = block.rfind(b"\n") + 1
+                inside = quoted and block.count(b'"', 0, end) % 2
+                while inside:
+                    before = block.rfind(b"\n", 0, end - 1) + 1
+                    inside ^= block.count(b'"', before, end) % 2
+                    end = before
+                if last - end > _LONGEST_FIELD:  # a quote that is not closed: the reader will say so
+                    end = last
+                if end:
+                    yield block[:end]
+                rest = block[end:]
+            if rest:
+                yield rest
 
 
-def open_text(path: Path, name: str, max_bytes: int) -> TextFile:
-    """Open a text file, decompressing gzip; binary files and decompression bombs are refused."""
-    with path.open("rb") as stream:
-        head = stream.read(_SAMPLE)
-    if head.startswith(b"\x1f\x8b"):
-        data = _gunzip(path, name, max_bytes)
-        head = data[:_SAMPLE]
-        text = TextFile(name, path, data, len(data))
-    else:
-        text = TextFile(name, path, None, path.stat().st_size)
-    for magic, (what, hint) in _MAGIC.items():
-        if head.startswith(magic):
-            raise DataError(f"is {what}", where=name, expected="text or parquet", hint=hint)
-    if b"\0" in head:
-        raise DataError("is a binary file (it holds zero bytes)", where=name, expected="text or parquet")
-    if not head.removeprefix(b"\xef\xbb\xbf").strip():
-        raise DataError("is empty", where=name, expected="one interaction per line")
-    return text
+class _Unpacked(io.RawIOBase):
+    """The content of a gzip file; a decompression bomb is noticed while it is small."""
 
+    def __init__(self, stream: BinaryIO, file: File) -> None:
+        self._stream, self._file, self._total = stream, file, 0
+        self._content = gzip.GzipFile(fileobj=stream)
 
-def _gunzip(path: Path, name: str, max_bytes: int) -> bytes:
-    """Decompress in pieces, so that a decompression bomb is noticed while it is small."""
-    pieces: list[bytes] = []
-    total = read = 0
-    whole = False
-    unpack = zlib.decompressobj(31)
-    with path.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            read += len(block)
-            piece = b""
-            # a full piece may leave output inside zlib even if no input is left
-            while block or len(piece) == _CHUNK:
-                try:
-                    piece = unpack.decompress(block, _CHUNK)
-                except zlib.error as error:
-                    raise DataError(
-                        f"is damaged gzip data ({error})", where=name, expected="a whole .gz file"
-                    ) from error
-                total += len(piece)
-                if total > max_bytes or (total > _RATIO_FROM and total > _MAX_RATIO * read):
-                    large = (
-                        f"exceeds {max_bytes:,} bytes"
-                        if total > max_bytes
-                        else f"grows more than {_MAX_RATIO}-fold"
-                    )
-                    raise DataError(
-                        f"{large} when decompressed",
-                        where=name,
-                        expected=f"at most {max_bytes:,} bytes, and no decompression bomb",
-                        hint="if you trust it, decompress it yourself or raise max_bytes",
-                    )
-                pieces.append(piece)
-                whole = unpack.eof
-                block = unpack.unconsumed_tail
-                if whole:  # a gzip file may consist of several members
-                    block = unpack.unused_data.lstrip(b"\0")
-                    unpack = zlib.decompressobj(31)
-                    piece = b""
-    if not whole:
-        raise DataError("ends in the middle: truncated gzip data", where=name, expected="a whole .gz file")
-    return b"".join(pieces)
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        try:
+            count = self._content.readinto(buffer)
+        except EOFError:
+            raise self._error("ends in the middle: truncated gzip data") from None
+        except (OSError, zlib.error) as error:
+            raise self._error(f"is damaged gzip data ({error})") from error
+        self._total, limit = self._total + count, self._file.max_bytes
+        if self._total > limit or self._total > max(_RATIO_FROM, _MAX_RATIO * self._stream.tell()):
+            large = (
+                f"exceeds {limit:,} bytes" if self._total > limit else f"grows more than {_MAX_RATIO}-fold"
+            )
+            raise DataError(
+                f"{large} when decompressed",
+                where=self._file.name,
+                expected=f"at most {limit:,} bytes, and no decompression bomb",
+                hint="decompress it yourself if you trust it",
+            )
+        return count
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+    def _error(self, what: str) -> DataError:
+        return DataError(what, where=self._file.name, expected="a whole .gz file")
 
 
 # ----------------------------------------------------------------------- layout
@@ -168,17 +217,12 @@ class Layout:
     quoted: bool = True
 
 
-def first_lines(text: TextFile, count: int = 50) -> list[str]:
-    """The first lines that are not blank."""
-    return [line for line in text.samples[0].splitlines() if line.strip()][:count]
-
-
-def lines_are_ragged(text: TextFile) -> bool:
+def lines_are_ragged(text: File) -> bool:
     """Whether the file looks like LightGCN's `u i1 i2 …`: integers separated by blanks, in lines of any length.
 
     The thresholds leave room for a few bad rows in a table, and for a few bad ids in a file of LightGCN's.
     """
-    lines = first_lines(text, 2000)
+    lines = text.first_lines(2000)
     rows = [line.split(" ") for line in map(str.strip, lines)]
     if not rows or not all(map(is_integer_text, rows[0])) or any("\t" in line for line in lines):
         return False
@@ -190,10 +234,15 @@ def lines_are_ragged(text: TextFile) -> bool:
     )
 
 
-def guess_layout(text: TextFile, options: ReadOptions) -> Layout:
-    """Guess separator, header and column names, as far as `options.format` does not say them."""
-    format = options.format  # noqa: A001
-    lines = first_lines(text)
+def guess_layout(text: File, format: str | None = None, given: frozenset[str] = frozenset()) -> Layout:  # noqa: A002
+    """Guess separator, header and column names.
+
+    Args:
+        text: the file.
+        format: what is known of the format, such as "tsv".
+        given: the columns that the caller named.
+    """
+    lines = text.first_lines()
     if not lines:
         raise DataError("is empty", where=text.name, expected="one interaction per line")
     inter = format == "inter" or (format is None and ".inter" in text.path.suffixes)
@@ -205,7 +254,6 @@ def guess_layout(text: TextFile, options: ReadOptions) -> Layout:
         separator = _separator(text, lines)
     quoted = not inter and separator != "::"
     first = _fields(lines[0], separator, quoted)
-    given = {one.given for one in options.wanted if one.given}
     if len(first) < 2:
         raise DataError(
             f"one field in the first line ({short(lines[0])})",
@@ -278,7 +326,7 @@ def _is_date(token: str) -> bool:
     return len(token) >= 8 and token[:4].isdigit() and token[4] in "-/"
 
 
-def _separator(text: TextFile, lines: Sequence[str]) -> str:
+def _separator(text: File, lines: Sequence[str]) -> str:
     usual = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
     hinted = next((usual[suffix.lower()] for suffix in text.path.suffixes if suffix.lower() in usual), None)
     candidates = [one for one in ([hinted] if hinted else []) + [*_SEPARATORS] if one in lines[0]]
@@ -299,7 +347,7 @@ def _fields(line: str, separator: str, quoted: bool) -> list[str]:
         return line.split(separator)
 
 
-def _is_header(first: Sequence[str], given: set[str]) -> bool:
+def _is_header(first: Sequence[str], given: frozenset[str]) -> bool:
     tokens = [token.strip() for token in first]
     usual = any(is_usual(token) or untyped(token) != token for token in tokens)
     if given and not usual and all(_is_position(name, len(tokens)) for name in given - set(tokens)):
@@ -337,7 +385,7 @@ def _format_name(format: str | None, separator: str, headerless: bool, first: Se
     return {",": "csv", "\t": "tsv"}.get(separator, "text")
 
 
-def not_utf8(text: TextFile, line: int) -> DataError:
+def not_utf8(text: File, line: int) -> DataError:
     """The error about a line whose bytes are not UTF-8."""
     name = shlex.quote(text.name)
     command = f"iconv -f latin1 -t utf-8 {name} > {shlex.quote(f'utf8-{text.path.name}')}"

@@ -13,8 +13,8 @@ import polars as pl
 import pytest
 import scipy.sparse
 
-from talos.data import readers
 from talos.data.interactions import Interactions
+from talos.data.open import read
 from talos.errors import DataError
 
 ROWS = [(1, 10, 3.0, 100), (1, 11, 4.0, 101), (2, 10, 5.0, 102)]
@@ -61,7 +61,7 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 def test_every_text_format_gives_the_same_interactions(write, name):
     content, format_name = FILES[name]
-    data = readers.read(write(name, content))
+    data = read(write(name, content))
     assert as_rows(data) == ROWS
     assert data.provenance.format == format_name
     assert data.provenance.rows == 3
@@ -71,13 +71,13 @@ def test_every_text_format_gives_the_same_interactions(write, name):
 def test_parquet_and_a_folder_of_parquet_parts(tmp_path):
     frame = pl.DataFrame(ROWS, schema=["user", "item", "rating", "timestamp"], orient="row")
     frame.write_parquet(tmp_path / "all.parquet")
-    assert as_rows(readers.read(tmp_path / "all.parquet")) == ROWS
+    assert as_rows(read(tmp_path / "all.parquet")) == ROWS
     parts = tmp_path / "parts"
     parts.mkdir()
     frame[:1].write_parquet(parts / "part-0.parquet")
     frame[1:].write_parquet(parts / "part-1.parquet")
     (parts / "_SUCCESS").touch()
-    data = readers.read(parts)
+    data = read(parts)
     assert as_rows(data) == ROWS
     assert "2 files" in data.provenance.notes[0]
 
@@ -86,10 +86,10 @@ def test_frames_matrices_and_databases(tmp_path):
     frame = pl.DataFrame(ROWS, schema=["user", "item", "rating", "timestamp"], orient="row")
     pandas = pd.DataFrame(ROWS, columns=["user", "item", "rating", "timestamp"])
     for source in (frame, frame.lazy(), pandas):
-        assert as_rows(readers.read(source)) == ROWS
+        assert as_rows(read(source)) == ROWS
     matrix = scipy.sparse.coo_array(([3.0, 4.0, 5.0, 0.0], ([0, 0, 1, 1], [0, 1, 0, 1])), shape=(2, 2))
-    assert readers.read(matrix).to_polars().rows() == [(0, 0, 3.0), (0, 1, 4.0), (1, 0, 5.0)]
-    assert readers.read(matrix > 0).ratings is None
+    assert read(matrix).to_polars().rows() == [(0, 0, 3.0), (0, 1, 4.0), (1, 0, 5.0)]
+    assert read(matrix > 0).ratings is None
     with closing(sqlite3.connect(tmp_path / "shop.db")) as connection, connection:
         connection.execute("CREATE TABLE clicks (user_id INT, item_id INT, rating REAL, timestamp INT)")
         connection.executemany("INSERT INTO clicks VALUES (?, ?, ?, ?)", ROWS)
@@ -102,7 +102,7 @@ def test_frames_matrices_and_databases(tmp_path):
         (f"{url}?query=SELECT * FROM clicks WHERE rating > 0", {}),
         (f"{url}?query=SELECT%20*%20FROM%20clicks", {}),
     ):
-        assert as_rows(readers.read(source, **options)) == ROWS
+        assert as_rows(read(source, **options)) == ROWS
 
 
 def test_pandas_types():
@@ -115,12 +115,12 @@ def test_pandas_types():
         }
     )
     zoned = frame.assign(date=frame["date"].dt.tz_localize("Europe/Paris"))
-    assert readers.read(zoned).timestamps.tolist() == [60 - 3600, 86400 - 3600]
-    data = readers.read(frame)
+    assert read(zoned).timestamps.tolist() == [60 - 3600, 86400 - 3600]
+    data = read(frame)
     assert data.to_polars().rows() == [(1, "x", 60), (2, "y", 86400)]
     assert data.item_titles.to_list() == ["X", None]
     gaps = pd.DataFrame({"user": [1.0, np.nan], "item": ["x", "y"]})
-    assert readers.read(gaps, on_bad_row="skip").to_polars().rows() == [(1, "x")]
+    assert read(gaps, on_bad_row="skip").to_polars().rows() == [(1, "x")]
 
 
 def test_amazon_files(write):
@@ -136,9 +136,9 @@ def test_amazon_files(write):
     ]
     lines = "".join(json.dumps(review) + "\n" for review in reviews)
     expected = [("A1", "0005080789", 5.0, 7), ("A2", "B00", 2.0, 8)]
-    assert as_rows(readers.read(write("reviews_X_5.json.gz", gzip.compress(lines.encode())))) == expected
+    assert as_rows(read(write("reviews_X_5.json.gz", gzip.compress(lines.encode())))) == expected
     csv = "A1ZZZZZZZZZZZZ,0005080789,5.0,1369699200\nA2ZZZZZZZZZZZZ,B000000001,2.0,1355443200\n"
-    data = readers.read(write("ratings_X.csv", csv))
+    data = read(write("ratings_X.csv", csv))
     assert data.provenance.format == "amazon"
     assert as_rows(data)[0] == ("A1ZZZZZZZZZZZZ", "0005080789", 5.0, 1369699200)
     newer = {
@@ -150,16 +150,14 @@ def test_amazon_files(write):
         "user_id": "U",
         "timestamp": 9,
     }
-    data = readers.read(write("Beauty.jsonl", json.dumps(newer)))
+    data = read(write("Beauty.jsonl", json.dumps(newer)))
     assert as_rows(data) == [("U", "B1", 5.0, 9)]
     assert data.item_titles is None
 
 
 def test_gowalla_checkins(write):
     line = "{}\t2010-10-19T23:55:27Z\t30.2359091167\t-97.7951395833\t{}\n"
-    data = readers.read(
-        write("loc.txt", line.format(0, 22847) + line.format(0, 420315) + line.format(1, 22847))
-    )
+    data = read(write("loc.txt", line.format(0, 22847) + line.format(0, 420315) + line.format(1, 22847)))
     assert data.to_polars().rows() == [
         (0, 22847, 1287532527),
         (0, 420315, 1287532527),
@@ -168,22 +166,22 @@ def test_gowalla_checkins(write):
 
 
 def test_lightgcn_lines(write):
-    data = readers.read(write("train.txt", "0 1 2 3 4 5\n1 2\n2\n3 9  8 7 \n"))
+    data = read(write("train.txt", "0 1 2 3 4 5\n1 2\n2\n3 9  8 7 \n"))
     assert data.provenance.format == "lightgcn"
     assert data.to_polars().rows() == [(0, i) for i in range(1, 6)] + [(1, 2), (3, 7), (3, 8), (3, 9)]
-    named = readers.read(write("named.txt", "ann tea jam\nbob tea\n"), format="lightgcn")
+    named = read(write("named.txt", "ann tea jam\nbob tea\n"), format="lightgcn")
     assert named.to_polars().rows() == [("ann", "jam"), ("ann", "tea"), ("bob", "tea")]
 
 
 def test_columns_by_position_and_left_out(write):
     path = write("x.txt", "7\t1\t5.5\n8\t2\tbad\n")
-    assert readers.read(path, user="2", item="1").to_polars().rows() == [(1, 7), (2, 8)]
+    assert read(path, user="2", item="1").to_polars().rows() == [(1, 7), (2, 8)]
     path = write("y.csv", "user,item,rating\n1,2,good\n")
-    assert readers.read(path, rating="").ratings is None
+    assert read(path, rating="").ratings is None
 
 
 def test_titles_come_along(write):
-    data = readers.read(write("x.csv", 'user,item,title\n1,7,"Alien, again"\n2,8,Brazil\n'))
+    data = read(write("x.csv", 'user,item,title\n1,7,"Alien, again"\n2,8,Brazil\n'))
     assert data.item_titles.to_list() == ["Alien, again", "Brazil"]
 
 
@@ -201,19 +199,19 @@ def test_titles_come_along(write):
     ],
 )
 def test_timestamps(write, values, expected):
-    data = readers.read(write("x.csv", f"user,item,ts\n1,1,{values[0]}\n2,2,{values[1]}\n"))
+    data = read(write("x.csv", f"user,item,ts\n1,1,{values[0]}\n2,2,{values[1]}\n"))
     np.testing.assert_array_equal(data.timestamps, expected)
     assert data.timestamps.dtype == expected.dtype
 
 
 def test_ids_keep_their_spelling(write):
-    data = readers.read(write("x.csv", "user,item\n1,0005\n2,7\n"))
+    data = read(write("x.csv", "user,item\n1,0005\n2,7\n"))
     assert data.to_polars().rows() == [(1, "0005"), (2, "7")]
-    assert readers.read(write("y.csv", "user,item\n1,x\nb,7\n")).user_ids.ids.to_list() == ["1", "b"]
-    assert readers.read(write("z.csv", "user,item\n1,2\n"), ids="string").to_polars().rows() == [("1", "2")]
+    assert read(write("y.csv", "user,item\n1,x\nb,7\n")).user_ids.ids.to_list() == ["1", "b"]
+    assert read(write("z.csv", "user,item\n1,2\n"), ids="string").to_polars().rows() == [("1", "2")]
     huge = "99999999999999999999"
-    assert readers.read(write("w.csv", f"user,item\n{huge},2\n")).user_ids.ids.to_list() == [huge]
-    assert readers.read(write("v.csv", "user,item\n1, a b \n")).item_ids.ids.to_list() == ["a b"]
+    assert read(write("w.csv", f"user,item\n{huge},2\n")).user_ids.ids.to_list() == [huge]
+    assert read(write("v.csv", "user,item\n1, a b \n")).item_ids.ids.to_list() == ["a b"]
 
 
 @pytest.mark.parametrize("place", ["start", "middle", "end"])
@@ -221,14 +219,14 @@ def test_leading_zeros_are_seen_wherever_samples_are_taken(write, place):
     rows = ["1,12345678"] * 200_000
     at = {"start": 10, "middle": 100_100, "end": 199_990}[place]
     rows[at] = "1,00345678"
-    data = readers.read(write("x.csv", "user,item\n" + "\n".join(rows) + "\n"))
+    data = read(write("x.csv", "user,item\n" + "\n".join(rows) + "\n"))
     assert data.item_ids.ids.to_list() == ["00345678", "12345678"]
 
 
 def test_a_late_string_id_makes_all_strings(write):
     rows = ["1,2"] * 300_000
     rows[75_000] = "x,2"  # between the samples
-    data = readers.read(write("x.csv", "user,item\n" + "\n".join(rows)))
+    data = read(write("x.csv", "user,item\n" + "\n".join(rows)))
     assert data.user_ids.ids.to_list() == ["1", "x"]
     assert data.provenance.duplicates == 300_000 - 2
 
@@ -249,13 +247,13 @@ def test_blanks_around_ids_are_dropped(tmp_path, kind):
         source = f"sqlite:///{path}"
     else:
         {"csv": frame.write_csv, "parquet": frame.write_parquet, "jsonl": frame.write_ndjson}[kind](path)
-    data = readers.read(source)
+    data = read(source)
     assert data.to_polars().rows() == [("a", "x"), ("b", "y")]
     assert data.provenance.duplicates == 1
 
 
 def test_duplicates_are_collapsed_and_counted(write):
-    data = readers.read(write("x.csv", "user,item,ts\n1,2,9\n1,2,5\n1,3,1\n"))
+    data = read(write("x.csv", "user,item,ts\n1,2,9\n1,2,5\n1,3,1\n"))
     assert data.to_polars().rows() == [(1, 2, 9), (1, 3, 1)]
     assert (data.provenance.rows, data.provenance.duplicates) == (3, 1)
 
@@ -268,7 +266,7 @@ def test_random_frames_survive_csv(tmp_path):
     )
     for separator in ",;|\t":
         frame.write_csv(tmp_path / "x.csv", separator=separator)
-        back = readers.read(tmp_path / "x.csv").to_polars().rename({"user_id": "user", "item_id": "item"})
+        back = read(tmp_path / "x.csv").to_polars().rename({"user_id": "user", "item_id": "item"})
         assert back.equals(frame)
 
 
@@ -276,16 +274,16 @@ def test_dates_with_dots_have_the_day_first(write):
     path = write(
         "export.csv", "date;user;item\n02.01.1970;a;x\n01.02.1970 00:01;b;y\n01.01.1970 00:00:05;c;z\n"
     )
-    stamps = readers.read(path).to_polars().sort("user_id")["timestamp"].to_list()
+    stamps = read(path).to_polars().sort("user_id")["timestamp"].to_list()
     assert stamps == [86_400, 31 * 86_400 + 60, 5]
 
 
 def test_a_file_in_latin_1_names_the_command_that_converts_it(write):
     path = write("my export.csv", b"user,item\na,caf\xe9\n")
     with pytest.raises(DataError, match="line 2: bytes that are not UTF-8") as caught:
-        readers.read(path)
+        read(path)
     ((command, _),) = caught.value.commands
     assert command == f"iconv -f latin1 -t utf-8 '{path}' > 'utf8-my export.csv'"
     if shutil.which("iconv"):
         subprocess.run(command, shell=True, check=True, cwd=path.parent)
-        assert readers.read(path.with_name("utf8-my export.csv")).item_ids.ids.to_list() == ["café"]
+        assert read(path.with_name("utf8-my export.csv")).item_ids.ids.to_list() == ["café"]

@@ -3,63 +3,57 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
-from talos.data.readers import read, read_blocks
+from talos.data.encode import encoded
+from talos.data.interactions import Interactions
+from talos.data.open import read
+from talos.data.options import SourceOptions
+from talos.data.read.clean import Block
+from talos.data.source import Pass, Source, read_through
 from talos.errors import DataError
-
-
-class Kept:
-    """Rows in memory."""
-
-    def __init__(self) -> None:
-        self.blocks: list[pl.DataFrame] = []
-        self.safe = 0
-
-    def add(self, block: pl.DataFrame) -> None:
-        self.blocks.append(block)
-
-    def commit(self) -> None:
-        self.safe = len(self.blocks)
-
-    def take_back(self, *, everything: bool = False) -> None:
-        self.safe = 0 if everything else self.safe
-        del self.blocks[self.safe :]
-
-    def frame(self) -> pl.DataFrame:
-        return pl.concat(self.blocks, how="vertical_relaxed")
-
 
 CSV = "user,item,ts,stars\n" + "".join(f"{n % 7},{n % 5},{n},{n % 4 + 1}\n" for n in range(50))
 
 
-def compare(path: Path, **options: Any) -> Kept:
-    kept = Kept()
-    found = read_blocks(path, kept, rows=8, **options)
+def in_blocks(path: Path, **options: Any) -> tuple[Interactions, list[pl.DataFrame]]:
+    """Interactions of a PATH that is read at most eight rows at a time, and the blocks."""
+    blocks: list[pl.DataFrame] = []
+
+    def into(one: Pass) -> Interactions:
+        blocks.clear()
+        inner = iter(one)
+
+        def watched() -> Iterator[tuple[str, Block]]:
+            for part, block in inner:
+                blocks.append(block.frame)
+                yield part, block
+
+        one.__class__ = type("Watched", (Pass,), {"__iter__": lambda self: watched()})
+        return encoded(one, whole=True)["all"]
+
+    return read_through(Source.of(path), SourceOptions.of(**options), into, rows=8), blocks
+
+
+def compare(path: Path, **options: Any) -> Interactions:
+    found, blocks = in_blocks(path, **options)
     whole = read(path, **options)
-    frame = kept.frame()
-    assert max(map(len, kept.blocks)) <= 8
-    assert (found.rows, found.bad_rows, found.format) == (
-        whole.provenance.rows,
-        whole.provenance.bad_rows,
-        whole.provenance.format,
-    )
-    again = read(
-        frame.rename({"user": "user_id", "item": "item_id"}),
-        **({"timestamp": ""} if "timestamp" not in frame.columns else {}),
-    )
-    assert again.fingerprint() == whole.fingerprint()
-    return kept
+    assert max(map(len, blocks)) <= 8
+    assert found.provenance == whole.provenance
+    assert found.fingerprint() == whole.fingerprint()
+    assert found.to_polars().equals(whole.to_polars())
+    return found
 
 
 def test_plain_text(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text(CSV)
-    assert set(compare(path).frame().columns) == {"user", "item", "timestamp", "rating"}
+    assert set(compare(path).to_polars().columns) == {"user_id", "item_id", "timestamp", "rating"}
 
 
 def test_other_text(tmp_path: Path) -> None:
@@ -80,21 +74,21 @@ def test_other_text(tmp_path: Path) -> None:
 def test_an_id_that_is_no_integer_late_in_the_file_makes_all_of_them_strings(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text(CSV + "x9,007,60,3\n")
-    frame = compare(path).frame()
-    assert frame["user"].dtype == pl.String
-    assert frame["item"].to_list()[-1] == "007"
+    data = compare(path)
+    assert data.user_ids.ids.dtype == pl.String
+    assert "007" in data.item_ids.ids
     mixed = tmp_path / "mixed"
     mixed.mkdir()
     (mixed / "a.csv").write_text(CSV)
     (mixed / "b.csv").write_text("user,item,ts,stars\nann,3,7,2\n")
-    assert compare(mixed).frame()["item"].dtype == pl.String
+    assert compare(mixed).user_ids.ids.dtype == pl.String
 
 
 def test_bad_rows_are_counted_or_named_by_their_line(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text(CSV + "5,6,noon,3\n7\n8,9,61,3,1,1\n1,2,62,3\n")
     compare(path, on_bad_row="skip")
-    for reader in (read, lambda source: read_blocks(source, Kept(), rows=8)):
+    for reader in (read, in_blocks):
         with pytest.raises(DataError, match=r"a\.csv, line 52: 'noon' is not a timestamp"):
             reader(path)
 
@@ -102,7 +96,7 @@ def test_bad_rows_are_counted_or_named_by_their_line(tmp_path: Path) -> None:
 def test_a_parquet_file_names_the_row(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pl.DataFrame({"user": ["a"] * 20 + [None], "item": range(21)}).write_parquet(path)
-    for reader in (read, lambda source: read_blocks(source, Kept(), rows=8)):
+    for reader in (read, in_blocks):
         with pytest.raises(DataError, match=r"a\.parquet, row 20 \(counting from 0\): no user"):
             reader(path)
     compare(path, on_bad_row="skip")
@@ -112,14 +106,14 @@ def test_files_that_do_not_fit_together(tmp_path: Path) -> None:
     for number, user in enumerate(("a", 1)):
         pl.DataFrame({"user": [user], "item": [1]}).write_parquet(tmp_path / f"{number}.parquet")
     with pytest.raises(DataError, match="user ids are strings in one file and integers in another"):
-        read_blocks(tmp_path, Kept(), rows=8)
+        in_blocks(tmp_path)
     (tmp_path / "1.parquet").write_bytes((tmp_path / "0.parquet").read_bytes()[:-20])
     with pytest.raises(DataError, match=r"1\.parquet: cannot be read"):
-        read_blocks(tmp_path, Kept(), rows=8)
+        in_blocks(tmp_path)
     empty = tmp_path / "empty.csv"
     empty.write_text("")
     with pytest.raises(DataError, match=r"empty\.csv: is empty"):
-        read_blocks(empty, Kept(), rows=8)
+        in_blocks(empty)
 
 
 def test_the_ids_of_skipped_rows_do_not_make_strings_of_the_others(tmp_path: Path) -> None:
@@ -127,8 +121,8 @@ def test_the_ids_of_skipped_rows_do_not_make_strings_of_the_others(tmp_path: Pat
     path = tmp_path / "a.csv"
     rows = [f"{n % 7},{n % 5},{n},{n % 4 + 1}\n" for n in range(50)]
     path.write_text("user,item,ts,stars\n" + "".join(f"u{n},i,now,5\n" for n in range(16)) + "".join(rows))
-    frame = compare(path, on_bad_row="skip").frame()
-    assert (frame["user"].dtype, frame["item"].dtype) == (pl.Int64, pl.Int64)
+    data = compare(path, on_bad_row="skip")
+    assert (data.user_ids.ids.dtype, data.item_ids.ids.dtype) == (pl.Int64, pl.Int64)
 
 
 @pytest.mark.parametrize("first", ["2020-01-01", "5.5"])
@@ -137,4 +131,4 @@ def test_the_first_time_of_a_file_says_whether_there_are_dates_or_numbers(tmp_pa
     path = tmp_path / "a.csv"
     others = [f"{n % 7},{n % 5},{'7.5' if '-' in first else '2021-02-03'}\n" for n in range(20)]
     path.write_text("user,item,ts\n" + f"1,1,{first}\n2,2,{first}\n" + "".join(others))
-    assert len(compare(path, on_bad_row="skip").frame()) == 2
+    assert len(compare(path, on_bad_row="skip")) == 2

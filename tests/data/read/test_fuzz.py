@@ -9,8 +9,8 @@ import polars as pl
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from talos.data import readers
 from talos.data.interactions import Interactions
+from talos.data.open import read
 from talos.errors import TalosError
 
 PAIRS = [(user, item, user % 5 + 1, 978300760 + item) for user in range(12) for item in range(user % 4 + 1)]
@@ -67,7 +67,7 @@ def mutations(draw, seed: bytes) -> bytes:
 
 def check(source, **options) -> None:
     try:
-        data = readers.read(source, **options)
+        data = read(source, **options)
     except TalosError:
         return
     assert isinstance(data, Interactions)

@@ -1,0 +1,76 @@
+"""What a reader is: a class that recognises its kind of file, finds its columns, and gives its rows in blocks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
+
+from talos.data.options import SourceOptions
+from talos.data.read.clean import Block, Cleaner
+from talos.data.read.columns import WantedColumn, guesses
+from talos.data.read.text import File
+
+__all__ = ["Reader"]
+
+
+class Reader(ABC):
+    """One file that is open for reading.
+
+    Args:
+        file: the file.
+        options: how to read it.
+        wanted: the columns to look for.
+
+    Attributes:
+        formats: the values of the option `format` that choose this reader.
+        text: whether ids are text, which may be integers in the end.
+        format: what was found, for `Provenance`.
+        cleaner: cleans the columns.
+        rows: about how many there are.
+        guesses: which column was taken for what, in words.
+        unused: the names of the other columns.
+    """
+
+    formats: ClassVar[tuple[str, ...]]
+    text: ClassVar[bool] = False
+    format: str
+    cleaner: Cleaner
+    rows: int
+    guesses: str
+    unused: tuple[str, ...]
+
+    def __init__(self, file: File, options: SourceOptions, wanted: Sequence[WantedColumn]) -> None:
+        self.file, self.options, self.wanted = file, options, wanted
+        self.open()
+
+    @classmethod
+    @abstractmethod
+    def recognises(cls, file: File) -> bool:
+        """Whether a file is of this kind, where the caller does not say it."""
+
+    @abstractmethod
+    def open(self) -> None:
+        """Find the columns and call `take_columns`; set `rows`."""
+
+    @abstractmethod
+    def quick(self, rows: int) -> Iterator[Block]:
+        """All rows in blocks of at most `rows`; a `BadBlockError` if the careful pass is needed."""
+
+    @abstractmethod
+    def careful(self, rows: int) -> Iterator[Block]:
+        """All rows in blocks of at most `rows`; a `DataError` that names the row if one is bad."""
+
+    def take_columns(
+        self,
+        names: Sequence[str],
+        found: Mapping[str, int],
+        format: str,  # noqa: A002
+        place: str = "line {}",
+    ) -> None:
+        """Keep what was found out: the names of all columns, the position of each role, the format."""
+        self.format, columns = format, {role: names[position] for role, position in found.items()}
+        skip = self.options.on_bad_row == "skip"
+        self.cleaner = Cleaner(self.file.name, columns, self.wanted, skip, place)
+        self.guesses = guesses(self.wanted, names, found)
+        self.unused = tuple(name for position, name in enumerate(names) if position not in found.values())
