@@ -272,9 +272,9 @@ def test_seeds_matter_to_als_alone(split: Split) -> None:
     ("options", "message"),
     [
         ({"baseline.name": "ease", "baseline.regularisation": 5}, "regularisation: the baseline 'ease' has no such"),
-        ({"baseline.name": "ease", "baseline.regularization": "5"}, "regularization: got '5'; expected a number"),
+        ({"baseline.name": "ease", "baseline.regularization": "5"}, "regularization: '5'; expected a valid number"),
         ({"baseline.name": "ease", "baseline.regularization": -5.0}, "regularization: got -5"),
-        ({"baseline.name": "itemknn", "baseline.neighbours": True}, "neighbours: got True; expected an integer"),
+        ({"baseline.name": "itemknn", "baseline.neighbours": True}, "neighbours: True; expected a valid integer"),
         ({"baseline.name": "eese"}, "baseline: 'eese' is not known"),
         ({"baseline.name": "ease", "device": "meta"}, "device: 'meta' cannot be used"),
     ],

@@ -234,7 +234,7 @@ def test_what_is_refused(talos: Talos, clicks: Path, option: tuple[str, ...], sa
     [
         (
             "raise ZeroDivisionError('by zero')",
-            "raised ZeroDivisionError: by zero (our_broken.py, line 4, in compute;",
+            "raised ZeroDivisionError: by zero (our_broken.py, line 4, in compute);",
         ),
         ("return batch.pos + batch.neg.new_zeros(3, 7)", "raised RuntimeError: The size of tensor"),
         ("return None", "is a NoneType; expected one value per positive, shape ("),

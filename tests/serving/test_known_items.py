@@ -142,7 +142,7 @@ def test_an_update_holds_the_lock_of_its_out(run: Path, tmp_path: Path) -> None:
     assert HELD_OUT in model.train.items_of(USER).to_list()
     assert model.attributes is not None
     assert not (tmp_path / "run2" / LOCK).exists()
-    with pytest.raises(ConfigError, match="exists and is not empty"):
+    with pytest.raises(ConfigError, match="is a finished run"):
         update(**arguments)
 
 

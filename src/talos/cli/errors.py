@@ -101,13 +101,13 @@ def _advice(error: BaseException, text: str, context: Any) -> list[str]:
     """
     found = getattr(error, "commands", ())
     if not found and context is not None and not _SAYS_WHAT_TO_DO.search(text):
-        helpful = _helpful(error, context)
+        helpful = _helpful(error, text, context)
         found = () if helpful is None else (helpful,)
     width = max((len(line) for line, _ in found), default=0)
     return [f"  {line:<{width}}   {what}" for line, what in found]
 
 
-def _helpful(error: BaseException, context: Any) -> tuple[str, str] | None:
+def _helpful(error: BaseException, text: str, context: Any) -> tuple[str, str] | None:
     """The command that helps with an error of the command that was run, and what it does."""
     name, where = context.command_path, getattr(error, "where", None) or ""
     if _is_missing_memory(error):
@@ -125,7 +125,7 @@ def _helpful(error: BaseException, context: Any) -> tuple[str, str] | None:
                 f"talos data describe {shlex.quote(typed[-1])}",
                 "reads the data alone, with the same options",
             )
-    if context.params.get("config") is not None and not where.startswith("-"):
+    if context.params.get("config") is not None and not text.startswith("-"):
         return "talos init PATH -o run.toml", "writes a config with every key and a comment"
     return f"{name} --help", "all options of this command"
 

@@ -218,6 +218,7 @@ def _option(key: str | None, help: str, *flags: str, **more: Any) -> Any:  # noq
 def _take_defaults(ctx: typer.Context, config: Path | None) -> Path | None:
     """Let the section `[data]` of a config give PATH and the options that the line does not."""
     if config is not None:
+        ctx.params["config"] = config  # for the message if it cannot be read
         path, options = read_source(config)
         place = {} if path is None else {"path": path, "paths": [path]}
         ctx.default_map = {**place, **options.given()}

@@ -118,7 +118,6 @@ def train(
         config = _with_fitting_k(config, parts)
         for note in parts.cold_notes() if isinstance(parts, Split) else []:
             say(note)
-        record = record_of(path, source, parts)
         table = _read_items(path, items, item_columns, source, parts)
         asked = {"tensorboard": tensorboard, "mlflow": mlflow, "wandb": wandb}
         with _saying_how_to_continue(out):
@@ -130,7 +129,7 @@ def train(
                 resume=resume,
                 items=table,
                 loggers=[name for name, wanted in asked.items() if wanted],
-                source=record,
+                source=record_of(path, source, parts),
                 notify=say,
             )
             distributed.stop()

@@ -85,8 +85,7 @@ def tune(
         if number is not None:
             positive_integer(name, number)
     seconds = None if budget is None else parse_budget(budget)
-    base = training.run_config()
-    chosen, settled = space_for(space, base)
+    chosen, settled = space_for(space, training.run_config())
 
     from talos.data.open import open_fit_parts
     from talos.studies.tune import TuneSettings, check_reachable, fit_parts, parse_storage, run_study
