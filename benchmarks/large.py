@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from talos.config import RunConfig
 from talos.data.csr import TrainIndex
-from talos.data.datasets import HeldOut, PlantedTastes, write_planted
-from talos.data.datasets.generated import EventFormat
+from talos.data.datasets import PlantedTastes, write_planted
+from talos.data.datasets.generated import EventFormat, HeldOut
 from talos.data.open import open_split
 from talos.data.splits import Split
 from talos.evaluation.best_possible import best_possible

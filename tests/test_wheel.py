@@ -66,6 +66,7 @@ def test_what_is_installed_without_extras() -> None:
     assert names == numbers | {
         "safetensors",
         "filelock",
+        "pooch",
         "pydantic",
         "typer",
         "rich",

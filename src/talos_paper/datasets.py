@@ -11,7 +11,6 @@ from talos.data import datasets, splits
 from talos.data.datasets.cache import LOCAL, local_copy
 from talos.data.open import open_split, read
 from talos.data.source import Source
-from talos.data.splits import Split
 from talos.errors import DataError
 
 __all__ = ["DATASETS", "Scenario", "load", "notes_on", "split_facts", "why_absent"]
@@ -36,7 +35,7 @@ _DIFFERENCES = {
 }
 
 
-def load(dataset: str, scenario: Scenario = "iid", *, folder: Path | None = None) -> Split:
+def load(dataset: str, scenario: Scenario = "iid", *, folder: Path | None = None) -> splits.Split:
     """The split of a data set, from `folder` or TALOS_DATA; MovieLens-100K comes from the library's cache.
 
     Raises:
@@ -50,7 +49,7 @@ def load(dataset: str, scenario: Scenario = "iid", *, folder: Path | None = None
     if scenario == "iid" and place is not None and Source.of(place).kind == "parts":
         parts = open_split(place)
         if parts.valid is not None:
-            return splits.predefined(parts.train, parts.valid, parts.test)
+            return parts
         # a tenth of train becomes validation where there is no such file
         drawn = splits.split(parts.train, test=0.1, valid=0.0, seed=0, paper=True)
         split = splits.predefined(drawn.train, drawn.test, parts.test)
@@ -85,7 +84,7 @@ def why_absent(dataset: str, scenario: Scenario = "iid", *, folder: Path | None 
     return "no timestamps" if scenario == "temporal" and dataset != "beauty" else None
 
 
-def split_facts(split: Split) -> dict[str, Any]:
+def split_facts(split: splits.Split) -> dict[str, Any]:
     """How a split was made, how large its parts are, and their fingerprints."""
     return {
         "how": split.how,

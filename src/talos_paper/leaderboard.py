@@ -87,8 +87,7 @@ def load(dataset: str, folder: Path | None = None) -> tuple[Interactions, Intera
         what = f"no folder {dataset}/ with train and test files"
         raise DataError(what, where="--data", expected=f"the data in --data or {LOCAL}")
     parts = open_split(place)
-    split = splits.predefined(parts.train, None, parts.test)
-    return split.train, split.test
+    return parts.train, parts.test
 
 
 def hold_out(train: Interactions) -> tuple[Interactions, Interactions]:

@@ -58,7 +58,7 @@ def write_pages(store: ResultStore, form: Format = "markdown") -> list[Path]:
             plots = [block for block in blocks if isinstance(block, tuple) and form == "markdown"]
             made |= {name: standalone(figure) for name, figure in plots}
     if form == "markdown":
-        others = {"leaderboard.md": leaderboard_page, "searches.md": searches_page}
+        others = {"leaderboard.md": leaderboard_page, "searches.md": searches_page, "claims.md": _claims_page}
         made |= {name: text for name, page in others.items() if (text := page(store))}
         made["README.md"] = _readme(store)
     for name, text in made.items():
@@ -366,46 +366,40 @@ def _tried(kept: Mapping[str, Any], values: Sequence[float]) -> list[str]:
 # ---------------------------------------------------------------------------------------------------- README
 
 
-_README = """# Results
+def _claims_page(store: ResultStore) -> str | None:
+    rows = [
+        [f"[{one.text}]({one.table}.md)", one.where, one.label or "–", f"**{one.verdict}**", one.numbers]
+        for one in claims(store)
+    ]
+    header = ("claim", "where", "metric", "verdict", "difference to the best rival, or figure")
+    return f"{_TEXT['claims']}\n{_grid(header, rows)}" if rows else None
 
-The tables and figures of the paper, made again by `talos reproduce`. The results are stored in three files of one JSON
-object a line, each with a checksum; `make results` writes all pages from them and fails if a line was changed.
 
-    talos reproduce --list --out docs/results            # the tables, and which of their runs are missing
-    talos reproduce overall --dataset beauty --data DIR --budget 30m --out docs/results
-    talos reproduce --pages --format latex --out docs/results
-
-## Does it hold?
-
-*ahead*: significantly above every rival; *behind*: significantly below one; *level*: neither. p < .05 by t-tests paired
-over users, Holm-corrected over the rivals; beside it the difference to the best rival with its 95 % interval.
-†: the per-user results of these runs were not kept, so the interval is unpaired and wider.
-"""
-_OTHER_PAGES = """
-[Statistics](statistics.md) of the data sets, [settings searched on validation](searches.md), and beyond the paper: the
-[leaderboard](leaderboard.md) on the public splits, [the default against a grid](../notes/2026-11-17-grid.md),
-[30 trials of `talos tune`](tune-beauty.md).
-
-## What is missing
-"""
-_NOT_POSSIBLE = """- Electronics, and Games with ratings below 3 dropped: the data are not available.
-- Temporal shift on Gowalla: the available copy has no timestamps.
-"""
+def _verdicts(store: ResultStore, verdicts: Sequence[str]) -> Iterator[list[str]]:
+    """A row for each claim: for each verdict where it was reached, with the metrics where these differ."""
+    for (table, text), members in groupby(claims(store), lambda claim: (claim.table, claim.text)):
+        places: dict[str, dict[str, list[str]]] = {}
+        for one in (member for member in members if member.verdict in verdicts):
+            places.setdefault(one.where, {}).setdefault(one.verdict, []).append(one.label)
+        cells = [
+            "; ".join(
+                f"{where} ({', '.join(found[verdict])})" if len(found) > 1 else where
+                for where, found in places.items()
+                if verdict in found
+            )
+            for verdict in verdicts
+        ]
+        if places:
+            yield [f"[{text}]({table}.md)", *cells]
 
 
 def _readme(store: ResultStore) -> str:
-    compared, checked = [], []
-    for (table, text), found in groupby(claims(store), lambda claim: (claim.table, claim.text)):
-        link, members = f"[{text}]({table}.md)", list(found)
-        if not members[0].label:
-            held = [f"{one.where} **{one.verdict}** ({one.numbers})" for one in members]
-            checked.append([link, "; ".join(held)])
-            continue
-        for where, ones in groupby(members, lambda claim: claim.where):
-            words = [f"{one.label} **{one.verdict}** {one.numbers}" for one in ones]
-            compared.append([link, where, "; ".join(words)])
-    lines = [_README, _grid(["claim", "where", "verdict and difference to the best rival"], compared)]
-    lines += [_grid(["other claim", "does it hold?"], checked).rstrip(), _OTHER_PAGES]
+    tables = {"claim": ("ahead", "level", "behind"), "other claim": ("yes", "no")}
+    lines = [
+        _TEXT["readme"],
+        *(_grid([name, *of], [*_verdicts(store, of)]) for name, of in tables.items()),
+        _TEXT["other_pages"],
+    ]
     missing = [line for line in status(Selection(), store) if line["done"] < line["runs"]]
     if not missing:
         lines.append("No run of these tables is missing. What the data do not allow:\n")
@@ -413,4 +407,4 @@ def _readme(store: ResultStore) -> str:
         names = f": {', '.join(line['missing'])}" if line["missing"] and line["done"] else ""
         count = f"{line['runs'] - line['done']} of {line['runs']} runs"
         lines.append(f"- {line['table']}, {line['dataset']}{' (core set)' * line['core']}: {count}{names}")
-    return "\n".join([*lines, _NOT_POSSIBLE])
+    return "\n".join([*lines, _TEXT["not_possible"]])

@@ -212,3 +212,19 @@ def test_written_split_reads_back(random_data: Make, tmp_path: Path, form: str) 
     with pytest.raises(ConfigError, match="not empty"):
         write_split(parts, tmp_path / "out", source="here")
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+def test_last_breaks_ties_by_the_order_of_the_source() -> None:
+    data = Interactions.from_ids([1] * 4, ["d", "c", "b", "a"], timestamps=[5, 7, 7, 7])
+    parts = split(data, by="last")
+    assert parts.valid is not None
+    assert [part.to_polars()["item_id"].to_list() for part in parts] == [["c", "d"], ["b"], ["a"]]
+    order, ties = data.in_time_order()
+    assert data.item_ids.decode(data.indices[order]).to_list() == ["d", "c", "b", "a"]
+    assert ties.tolist() == [False, False, True, True]
+    bare = Interactions.from_ids([2, 1, 1], ["x", "y", "x"])
+    order, ties = bare.union(Interactions.from_codes(
+        np.array([1]), np.array([1]), user_ids=bare.user_ids, item_ids=bare.item_ids
+    )).in_time_order()  # fmt: skip
+    assert order.tolist() == [1, 0, 2, 3]
+    assert not ties.any()

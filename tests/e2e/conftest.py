@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,20 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     for process in started:
         with process:  # closes its pipes and waits
             process.kill()
+
+
+@pytest.fixture
+def written() -> Callable[[Path, subprocess.Popen[str]], None]:
+    """Waits until a process has written something to a file, and fails if it ends before or takes too long."""
+
+    def wait(path: Path, process: subprocess.Popen[str], seconds: float = 120.0) -> None:
+        end = time.monotonic() + seconds
+        while not (path.exists() and path.stat().st_size):
+            assert process.poll() is None, (f"{path} did not appear", process.communicate())
+            assert time.monotonic() < end, f"{path} did not appear within {seconds:g} s"
+            time.sleep(0.02)
+
+    return wait
 
 
 @pytest.fixture

@@ -144,7 +144,8 @@ def test_three_commands_from_a_file_that_nobody_prepared(talos: Talos, tmp_path:
     assert begun.returncode == 0, begun.stderr
     assert begun.stderr == (
         f"{file.name}: column 'Customer No.' is taken for the user, 'SKU-Code' for the item, "
-        "'product_name' for the title\n"
+        "'Bestelldatum' for the timestamp, 'product_name' for the title; 'price' is not used; "
+        "'qty' could be a weight: rating column 'qty' with weights 'rating'\n"
     )
     (line,) = [one.strip() for one in begun.stdout.splitlines() if one.strip().startswith("talos train ")]
     trained = talos(*shlex.split(line)[1:], "--epochs", 2, "--effort", "quick")

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import polars as pl
 
-from talos import Recommender
-
 Talos = Callable[..., subprocess.CompletedProcess[str]]
 QUICK = ("--epochs", 1, "--dim", 4, "--k", 5)
 
@@ -48,15 +46,24 @@ def test_columns_of_the_interactions_are_attributes(talos: Talos, clicks: Path) 
 
 def test_lists_that_leave_the_test_items_out_are_named(talos: Talos, clicks: Path, tmp_path: Path) -> None:
     assert talos("train", clicks, "--out", "run", *QUICK).returncode == 0
-    test = Recommender.load(tmp_path / "run").fitted_model().test
-    assert test is not None
-    test.to_polars().write_csv(tmp_path / "test.csv")
     words = "no list has a test item: lists for a test part must not leave its items out (--for-test)"
     for flags, there in (((), True), (("--for-test",), False)):
         assert talos("recommend", "run", "--all", "--out", "recs.csv", "--overwrite", *flags).returncode == 0
-        done = talos("evaluate", "--recs", "recs.csv", "--truth", "test.csv", "-k", 5)
+        done = talos("evaluate", "run", "--recs", "recs.csv", "-k", 5)
         assert done.returncode == 0, done.stderr
         assert (words in done.stdout + done.stderr) == there
+    of_lists = json.loads(talos("evaluate", "run", "--recs", "recs.csv", "-k", 5, "--json").stdout)["metrics"]
+    assert of_lists == json.loads(talos("evaluate", "run", "-k", 5, "--json").stdout)["metrics"]
+
+
+def test_lists_are_measured_on_one_test_set(talos: Talos, clicks: Path) -> None:
+    assert talos("train", clicks, "--out", "run", *QUICK, "--refit", "all").returncode == 0
+    refused = talos("evaluate", "run", "--recs", clicks)
+    assert refused.returncode == 2
+    assert "the model was fitted on these interactions" in refused.stderr
+    for more in ((), ("--truth", clicks)):
+        both = talos("evaluate", *(("run", clicks) if more else ()), "--recs", clicks, *more)
+        assert (both.returncode, "RUN, or --recs with RUN or --truth" in both.stderr) == (2, True)
 
 
 def test_bad_input_is_named_before_anything_is_trained(talos: Talos, clicks: Path, tmp_path: Path) -> None:

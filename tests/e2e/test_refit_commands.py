@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from talos.model.recommender import Recommender
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[str]]
+Written = Callable[[Path, subprocess.Popen[str]], None]
 
 SMALL = ("--k", 5, "--dim", 8, "--epochs", 12, "--set", "training.batch_size=8")
 
@@ -152,10 +152,16 @@ LONG = (*SMALL[:4], "--epochs", 30, "--lr", 0.002, "--init", "random",
     ("stop", "phase"), [(signal.SIGINT, "history.jsonl"), (signal.SIGKILL, "history-refit.jsonl")]
 )
 def test_stopped_in_either_phase_it_goes_on_to_the_same_bytes(
-    talos: Run, start: Start, clicks: Path, tmp_path: Path, stop: signal.Signals, phase: str
+    talos: Run,
+    start: Start,
+    written: Written,
+    clicks: Path,
+    tmp_path: Path,
+    stop: signal.Signals,
+    phase: str,
 ) -> None:
     process = start("train", clicks, "--refit", "--out", "part", *LONG)
-    wait_for(tmp_path / "part" / phase, process)
+    written(tmp_path / "part" / phase, process)
     process.send_signal(stop)
     process.communicate(timeout=120)
     if not (tmp_path / "part" / "model.json").exists():  # else it was quicker than the signal
@@ -170,12 +176,6 @@ def test_stopped_in_either_phase_it_goes_on_to_the_same_bytes(
         done(talos("train", clicks, "--refit", "--out", "part", *LONG, "--resume"))
     done(talos("train", clicks, "--refit", "--out", "whole", *LONG))
     assert bytes_of(tmp_path / "part") == bytes_of(tmp_path / "whole")
-
-
-def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
-    """Until a file has something in it, or the process has ended."""
-    while process.poll() is None and not (path.exists() and path.stat().st_size):
-        time.sleep(0.02)
 
 
 def test_init_explains_it(talos: Run, clicks: Path, tmp_path: Path) -> None:

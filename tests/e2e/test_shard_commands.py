@@ -12,6 +12,7 @@ import pytest
 from talos.data import splits
 from talos.data.open import open_fit_parts, read
 from talos.data.shards import read_shards, write_shards
+from talos.files import read_sealed
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -35,7 +36,7 @@ def test_divide_describe_train(talos: Run, clicks: Path, tmp_path: Path) -> None
     done = talos("data", "split", clicks, "--out", "parts", "--shards", 2, "--seed", 3, "--json")
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
-    assert record == json.loads((tmp_path / "parts" / "shards.json").read_text())
+    assert record == read_sealed(tmp_path / "parts" / "shards.json", hint="", format=2)
     expected = splits.split(read(clicks), seed=3)
     assert read_shards(tmp_path / "parts").test.fingerprint() == expected.test.fingerprint()
 
@@ -86,7 +87,7 @@ def test_what_is_wrong_is_said_once(talos: Run, clicks: Path, tmp_path: Path) ->
     for command in (("data", "describe", "parts"), ("train", "parts", "--out", "run")):
         done = talos(*command)
         assert done.returncode == 2
-        assert done.stderr.startswith("error: parts/shards.json: differs from its own checksum"), done.stderr
+        assert done.stderr.startswith("error: parts/shards.json: is damaged"), done.stderr
     assert not (tmp_path / "run").exists()
 
 

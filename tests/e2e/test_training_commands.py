@@ -15,6 +15,7 @@ import pytest
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[str]]
+Written = Callable[[Path, subprocess.Popen[str]], None]
 
 
 SMALL = ("--k", 5, "--dim", 8, "--set", "training.batch_size=8")
@@ -201,11 +202,13 @@ def final_vectors(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(talos: Run, start: Start, clicks: Path, tmp_path: Path) -> None:
+def test_ctrl_c_saves_and_says_how_to_go_on(
+    talos: Run, start: Start, written: Written, clicks: Path, tmp_path: Path
+) -> None:
     whole = talos("train", clicks, "--out", "whole", *LONG)
     assert whole.returncode == 0, whole.stderr
     process = start("train", clicks, "--out", "part", *LONG)
-    _wait_for(tmp_path / "part" / "history.jsonl", process)
+    written(tmp_path / "part" / "history.jsonl", process)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
@@ -238,13 +241,6 @@ def test_ctrl_c_outside_of_training_says_how_to_go_on(
     assert final_vectors(tmp_path / "part") == final_vectors(tmp_path / "whole")
 
 
-def _wait_for(path: Path, process: subprocess.Popen[str]) -> None:
-    """Wait until the process has written something, however slow the machine is."""
-    while not (path.exists() and path.stat().st_size):
-        assert process.poll() is None, f"{path} did not appear"
-        time.sleep(0.05)
-
-
 def kill_and_resume(talos: Run, start: Start, clicks: Path, folder: Path, delay: float) -> int:
     """Kill a run after `delay` seconds, then let it finish; 0 if it had finished before."""
     arguments = ("train", clicks, "--out", folder, *LONG)
@@ -260,12 +256,12 @@ def kill_and_resume(talos: Run, start: Start, clicks: Path, folder: Path, delay:
 
 
 def test_a_killed_run_goes_on_to_the_same_bytes(
-    talos: Run, start: Start, clicks: Path, tmp_path: Path
+    talos: Run, start: Start, written: Written, clicks: Path, tmp_path: Path
 ) -> None:
     assert talos("train", clicks, "--out", "whole", *LONG).returncode == 0
     killed = tmp_path / "killed"
     process = start("train", clicks, "--out", killed, *LONG)
-    _wait_for(killed / "history.jsonl", process)
+    written(killed / "history.jsonl", process)
     process.kill()
     process.wait(60)
     assert not (killed / "model.json").exists()
@@ -291,11 +287,11 @@ def test_twenty_kills_at_random_moments(talos: Run, start: Start, clicks: Path, 
 
 @pytest.mark.slow
 def test_a_full_disk_leaves_the_last_checkpoint_whole(
-    talos: Run, start: Start, clicks: Path, tmp_path: Path
+    talos: Run, start: Start, written: Written, clicks: Path, tmp_path: Path
 ) -> None:
     """A file size limit stands for a full disk: writing fails in the middle of a file."""
     process = start("train", clicks, "--out", "run", *LONG)
-    _wait_for(tmp_path / "run" / "history.jsonl", process)
+    written(tmp_path / "run" / "history.jsonl", process)
     time.sleep(1.0)
     process.kill()
     process.wait()

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,22 +18,17 @@ from talos.training.callbacks import PlainProgress, stop_signals
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[str]]
+Written = Callable[[Path, subprocess.Popen[str]], None]
 
 SMALL = ("--k", 5, "--dim", 8, "--tau", 0.1, "--set", "training.batch_size=8")
 LONG = (*SMALL, "--epochs", 5000, "--patience", 5000, "--set", "training.checkpoint_every=1000")
 
 
-def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
-    while not (path.exists() and path.stat().st_size):
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
-
-
 def test_a_second_training_is_refused_and_a_closed_terminal_leaves_a_checkpoint(
-    talos: Run, start: Start, clicks: Path, tmp_path: Path
+    talos: Run, start: Start, written: Written, clicks: Path, tmp_path: Path
 ) -> None:
     first = start("train", clicks, "--out", "run", *LONG)
-    wait_for(tmp_path / "run" / "history.jsonl", first)
+    written(tmp_path / "run" / "history.jsonl", first)
     for resume in ((), ("--resume",)):
         second = talos("train", clicks, "--out", "run", *LONG, *resume)
         assert second.returncode in (1, 2), second.stderr
@@ -50,10 +44,10 @@ def test_a_second_training_is_refused_and_a_closed_terminal_leaves_a_checkpoint(
 
 
 def test_the_lock_of_a_killed_training_is_taken_over(
-    talos: Run, start: Start, clicks: Path, tmp_path: Path
+    talos: Run, start: Start, written: Written, clicks: Path, tmp_path: Path
 ) -> None:
     first = start("train", clicks, "--out", "run", *LONG)
-    wait_for(tmp_path / "run" / "history.jsonl", first)
+    written(tmp_path / "run" / "history.jsonl", first)
     first.kill()
     first.wait()
     assert (tmp_path / "run" / ".lock").exists()

@@ -98,6 +98,12 @@ def test_missing_lists_count_as_zero_and_are_said() -> None:
     assert "2 of 3 users with test items have no list" in report.notes[0]
 
 
+def test_an_integer_and_its_text_are_one_id() -> None:
+    test = Interactions.from_ids([1, 1, 2], ["5", "7", "x"])
+    lists = pl.DataFrame({"user_id": ["1", "1", "2"], "item_id": [7, 5, 5], "rank": [1, 2, 1]})
+    assert evaluate_lists(lists, test, ks=[2]).metrics["recall@2"] == pytest.approx(1 / 2)
+
+
 def test_ids_of_another_type_are_refused() -> None:
     lists = pl.DataFrame({"user_id": [1], "item_id": ["x"], "rank": [1]})
     with pytest.raises(DataError, match="column user_id"):

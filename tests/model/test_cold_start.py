@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from polars.testing import assert_frame_equal
 
 from talos.data.interactions import Interactions
 from talos.data.splits import Split, split
@@ -89,8 +90,9 @@ def test_exports_saved_runs_and_empty_histories(model: Recommender, parts: Split
     assert loaded.recommend([user], k=5)["item_id"].to_list() == mine
     assert loaded.recommend(history=[], k=5)["item_id"].to_list() == most_popular(parts, set(), 5)
     one = parts.train.item_ids.ids[0]
-    for fitted in (model, loaded):
-        assert fitted.recommend(history=[one], k=5).equals(model.recommend(history=[one], k=5))
+    # the last digits of a product depend on how its operands lie in memory, which differs for a mapped file
+    right = model.recommend(history=[one], k=5)
+    assert_frame_equal(loaded.recommend(history=[one], k=5), right, rel_tol=1e-5)
 
 
 def test_the_vectors_of_an_export_give_the_same_lists(parts: Split, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class Case(NamedTuple):
 
 @pytest.fixture(scope="module")
 def train() -> Interactions:
-    drawn = synthetic(users=30, items=50, interactions=500, seed=0)
+    drawn = synthetic(users=30, items=50, interactions=500, seed=5)
     pairs = zip(drawn.rows, drawn.indices, strict=True)
     users, items = zip(*((f"user{user}", f"item{item}") for user, item in pairs), strict=True)
     return Interactions.from_ids(users, items)

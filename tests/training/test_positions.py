@@ -295,9 +295,15 @@ def test_positions_against_a_loop(half_life: str | None, exponent: float) -> Non
     for step in range(len(batches)):
         batch = batches.batch(order, step)
         assert batch.history is not None
-        assert batch.weights.sum().item() == pytest.approx(1)
-        seen += zip(batch.users.tolist(), batch.history.tolist(), batch.positives.items.tolist(), strict=True)
-    assert sorted(seen) == sorted((user, history, item) for user, history, item, _ in expected)
+        of_average = (
+            batch.weights * len(batch.users)
+        ).tolist()  # each weight against the mean over all positions
+        columns = batch.users, batch.history, batch.positives.items
+        seen += zip(*(column.tolist() for column in columns), of_average, strict=True)
+    mean = sum(weight for *_, weight in expected) / len(expected)
+    seen, wanted = sorted(seen), sorted(expected)
+    assert [one[:3] for one in seen] == [one[:3] for one in wanted]
+    assert [one[3] * mean for one in seen] == pytest.approx([one[3] for one in wanted])
 
 
 def test_a_mean_over_users_counts_everybody_with_a_history_the_same() -> None:

@@ -15,8 +15,6 @@ LightGCN(
 )
 """
 
-from __future__ import annotations
-
 from talos.backbones.base import Backbone
 from talos.backbones.graph import BipartiteGraph, GraphBackbone, propagate
 from talos.backbones.lightgcn import LightGCN

@@ -16,8 +16,6 @@ tensor([[0.0000, 0.8200],
         [0.8200, 0.0000]])
 """
 
-from __future__ import annotations
-
 from talos.baselines.base import Baseline, ItemBaseline, VectorBaseline
 from talos.baselines.item_weights import ItemWeights
 from talos.baselines.linear import EASE

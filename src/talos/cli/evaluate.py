@@ -37,9 +37,11 @@ def evaluate(
     path: TestArgument = None,
     recs: Annotated[
         str | None,
-        typer.Option("--recs", help="Lists to measure instead of a run: user_id, item_id, rank or score."),
+        typer.Option("--recs", help="Lists to measure: user_id, item_id, rank or score."),
     ] = None,
-    truth: Annotated[str | None, typer.Option("--truth", help="The test set for --recs.")] = None,
+    truth: Annotated[
+        str | None, typer.Option("--truth", help="The test set for --recs, in place of that of RUN.")
+    ] = None,
     k: Annotated[
         str | None,
         typer.Option("--k", "-k", help="List lengths.  [default: 10,20,50, as far as there are items]"),
@@ -52,14 +54,15 @@ def evaluate(
     source: UnsplitOptions,
     json: Json = False,
 ) -> None:
-    """Measure a run on its test part or on PATH, or recommendation lists (--recs) on a test set (--truth).
+    """Measure a run on its test part or on PATH, or recommendation lists (--recs) on that of RUN or on --truth.
 
     Options for columns and clean-up are for PATH or --truth.
     """
     from talos import distributed
     from talos.data.open import open_interactions, read_lists
     from talos.evaluation.evaluate import check_ks, evaluate_lists
-    from talos.model.recommender import Recommender
+    from talos.model.recommender import Recommender, stored_test_part
+    from talos.model.store import load_model
 
     ks = None if k is None else check_ks(parse_ks(k), None)
     group = distributed.start()
@@ -67,12 +70,18 @@ def evaluate(
         recommender = Recommender.load(run, group=group)
         test = test_part(recommender, run, path, data, source)
         name, report = str(run), recommender.evaluate(test, ks, dialect=dialect)
-    elif run is None and recs is not None and truth is not None:
-        lists, known = read_lists(recs), open_interactions(truth, source, notify=say)
-        name, report = recs, evaluate_lists(lists, known, ks=ks or (10, 20, 50), dialect=dialect)
+    elif recs is not None and path is None and data is None and (run is None) != (truth is None):
+        known = (
+            open_interactions(truth, source, notify=say)
+            if truth
+            else stored_test_part(load_model(run or Path()))
+        )
+        name, report = recs, evaluate_lists(read_lists(recs), known, ks=ks or (10, 20, 50), dialect=dialect)
     else:
         raise ConfigError(
-            "it is not clear what to measure", where="talos evaluate", expected="RUN, or --recs and --truth"
+            "it is not clear what to measure",
+            where="talos evaluate",
+            expected="RUN, or --recs with RUN or --truth",
         )
     distributed.stop()
     if group.rank > 0:

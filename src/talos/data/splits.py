@@ -339,11 +339,9 @@ def _latest_share(data: Interactions, share: float) -> NDArray[np.bool_]:
 def last_of_each(data: Interactions, *, with_valid: bool) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Two flags per interaction: each user's last, for test, and the one before it, for validation.
 
-    Users with too few interactions to keep one in train have no flag set.
+    Equal times are in the order of the source. Users with too few interactions to keep one in train have no flag set.
     """
-    stamps = data.timestamps
-    assert stamps is not None
-    order = np.lexsort((stamps, data.rows))
+    order, _ = data.in_time_order()
     from_end = np.repeat(data.indptr[1:], data.user_degrees) - 1 - np.arange(len(data))
     enough = np.repeat(data.user_degrees > (2 if with_valid else 1), data.user_degrees)
     in_test, in_valid = np.zeros(len(data), bool), np.zeros(len(data), bool)

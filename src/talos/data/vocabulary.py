@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from talos.data.arrays import Codes
 from talos.errors import DataError
 
-__all__ = ["Codes", "Ids", "Vocabulary", "add_ids", "as_id_series"]
+__all__ = ["Codes", "Ids", "Vocabulary", "add_ids", "as_id_series", "spelled_as"]
 
 # So few ids are looked up one by one, which is quicker than a search by polars: that wakes its threads and waits for
 # them, on a busy machine for as long as a time slice of every other process takes.
@@ -83,12 +83,9 @@ class Vocabulary:
         """
         if self.ids.dtype == other.ids.dtype:
             return self.encode(other.ids)
-        if self.ids.dtype == pl.String:
-            return self.encode(other.ids.cast(pl.String))
-        numbers = other.ids.cast(pl.Int64, strict=False)
-        same = (numbers.cast(pl.String) == other.ids).fill_null(False)
-        codes = np.full(len(other), -1, np.int64)
-        codes[same.to_numpy()] = self.encode(numbers.filter(same))
+        spelled = spelled_as(other.ids, self.ids.dtype)
+        codes, known = np.full(len(other), -1, np.int64), spelled.is_not_null().to_numpy()
+        codes[known] = self.encode(spelled.drop_nulls())
         return codes
 
     def _position(self, wanted: str | int) -> int:
@@ -123,6 +120,20 @@ def add_ids(digest: hashlib.blake2b, kind: pl.DataType, blocks: Iterable[pl.Seri
         else:
             digest.update(np.ascontiguousarray(block.to_numpy()).data)
     digest.update(lengths.digest())
+
+
+def spelled_as(ids: pl.Series, dtype: pl.DataType) -> pl.Series:
+    """Ids as integers or as strings; null where a string is not what an integer is printed as.
+
+    >>> spelled_as(pl.Series(["7", "08", "x"]), pl.Int64()).to_list()
+    [7, None, None]
+    >>> spelled_as(pl.Series([7, 8]), pl.String()).to_list()
+    ['7', '8']
+    """
+    if ids.dtype == dtype or dtype == pl.String:
+        return ids.cast(dtype)
+    numbers = ids.cast(pl.Int64, strict=False)
+    return numbers.set((numbers.cast(pl.String) != ids).fill_null(value=False), None)
 
 
 def as_id_series(ids: Ids | Iterable[Any], name: str) -> pl.Series:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from talos.data.datasets import HeldOut
+from talos.data.datasets.generated import HeldOut
 from talos.evaluation.evaluate import DEFAULT_KS, Report, evaluate
 from talos.evaluation.ranking import DotScores
 

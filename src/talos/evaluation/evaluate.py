@@ -19,6 +19,7 @@ from torch import Tensor
 from talos.checks import is_integer
 from talos.data.description import gini
 from talos.data.interactions import Interactions
+from talos.data.vocabulary import Vocabulary, as_id_series
 from talos.distributed import SINGLE_PROCESS, Group, current
 from talos.errors import ConfigError, DataError, nearest
 from talos.evaluation.metrics import (
@@ -233,18 +234,21 @@ def evaluate_lists(
     """
     ks = check_ks(ks, None)
     users = users_with_tests(test)
+    codes = {}
     for column, vocabulary in (("user_id", test.user_ids), ("item_id", test.item_ids)):
-        if lists[column].dtype.is_integer() != vocabulary.ids.dtype.is_integer():
+        ids = as_id_series(lists[column], column)
+        codes[column] = vocabulary.encode_other(Vocabulary(ids))
+        if ids.dtype != vocabulary.ids.dtype and (codes[column] < 0).any():  # "07" is not the integer 7
             raise DataError(
-                f"{lists[column].dtype} ids in the lists, {vocabulary.ids.dtype} ids in the test set",
+                f"{ids.dtype} ids in the lists, {vocabulary.ids.dtype} ids in the test set, and some do not match",
                 where=f"column {column}",
-                expected="ids of one type, so that they can match",
+                expected="ids of one type",
             )
     row_of_user = np.full(
         test.num_users + 1, -1, np.int64
     )  # the last is that of unknown users, whose code is -1
     row_of_user[users] = np.arange(len(users))
-    row = row_of_user[test.user_ids.encode(lists["user_id"])]
+    row = row_of_user[codes["user_id"]]
     missing = len(users) - len(np.unique(row[row >= 0]))
     if missing == len(users):
         raise DataError(
@@ -253,7 +257,7 @@ def evaluate_lists(
     rank = lists["rank"].to_numpy()
     counted = (row >= 0) & (rank <= ks[-1])
     items = np.full((len(users), ks[-1]), -1, np.int64)
-    items[row[counted], rank[counted] - 1] = test.item_ids.encode(lists["item_id"])[counted]
+    items[row[counted], rank[counted] - 1] = codes["item_id"][counted]
     per_user = measure_lists(items, users, test, ks, metrics, dialect)
     notes = (
         [f"{missing:,} of {len(users):,} users with test items have no list and count as zero"]

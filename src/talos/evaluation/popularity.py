@@ -93,8 +93,7 @@ class PriorScores:
             self._with_popularity = torch.cat([self._items, self._popularity.unsqueeze(1)], 1)
         # users without events do not need the column that ranks items last: the popularity of such items is 0
         weights = torch.where(cold, 1.0, self.prior / count.clamp(min=1).to(vectors))
-        rows = torch.cat([rows.masked_fill(cold, 0.0), weights], 1)
-        return DotScores(rows, self._with_popularity)
+        return DotScores(torch.cat([rows.masked_fill(cold, 0.0), weights], 1), self._with_popularity)
 
 
 def best_prior(

@@ -250,9 +250,9 @@ def is_masked(seen: Masks, users: NDArray[np.integer[Any]], items: NDArray[np.in
     >>> is_masked(seen, np.array([0, 1]), np.array([[3, 4], [3, -1]])).tolist()
     [[True, False], [False, False]]
     """
-    owner, masked = seen.pairs_of(users)
+    rows, masked = seen.pairs_of(users)
     asked = np.arange(len(users))[:, None] * np.int64(seen.num_items) + items
-    return np.isin(asked, owner * np.int64(seen.num_items) + masked) & (items >= 0)
+    return np.isin(asked, rows * np.int64(seen.num_items) + masked) & (items >= 0)
 
 
 def mask_seen(scores: Tensor, seen: Masks, users: NDArray[np.int64]) -> None:

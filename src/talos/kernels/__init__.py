@@ -7,8 +7,6 @@ finds exact thresholds in the same pass. The formula is in `batch`. The pass ove
 (`torch_passes`); `status` tells which.
 """
 
-from __future__ import annotations
-
 from talos.kernels.batch import (
     UserBatch,
     differentiable_user_batch_loss,

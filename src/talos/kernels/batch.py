@@ -676,8 +676,9 @@ def differentiable_user_batch_loss(
     >>> value.backward(); items.grad.shape
     torch.Size([5, 4])
     """
-    given = user_vectors, item_vectors, indptr, indices, thresholds, loss
-    compute = partial(user_batch_loss, *given, **options)
+    compute = partial(
+        user_batch_loss, user_vectors, item_vectors, indptr, indices, thresholds, loss, **options
+    )
     return in_autograd(user_vectors, item_vectors, loss, compute)
 
 

@@ -1,7 +1,7 @@
-"""The K largest scores of each row, found by the maxima of groups of items.
+"""The K largest scores of each row, found by the maxima of buckets of items.
 
-The K best items of a row lie in at most K groups, and these groups have the K largest maxima. So a selection reads each
-score once, for the maxima, and then looks at the items of K groups alone. Scores come from one of two sources:
+The K best items of a row lie in at most K buckets, and these have the K largest maxima. So a selection reads each score
+once, for the maxima, and then looks at the items of K buckets alone. Scores come from one of two sources:
 
 - rows of scores that are in memory: `largest` (values in any order) and `best_of_rows` (in order, with positions);
 - products of user and item vectors: `best_of_products`, tile by tile of a large catalogue. No row of scores is whole.
@@ -26,8 +26,8 @@ __all__ = ["best_of_products", "best_of_rows", "largest", "users_at_once", "uses
 _KEPT = 1 << 22
 # Items from which tiles are used. With fewer items, whole rows of many users fit into memory.
 TILED_FROM = 1 << 17
-# Items in a tile, and in a group of a tile.
-_TILE, _GROUP = 1 << 13, 16
+# Items in a tile, and in a bucket of a tile.
+_TILE, _BUCKET = 1 << 13, 16
 # Users that share a pass over the tiles: enough that reading the items costs little.
 _MOST_USERS = 512
 
@@ -57,7 +57,7 @@ def best_of_rows(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def uses_tiles(item_vectors: Tensor, k: int) -> bool:
     """Whether these items (I, d) are so many that `best_of_products` is the faster way to the K best."""
     plain = item_vectors.device.type == "cpu" and item_vectors.dtype == torch.float32
-    return plain and len(item_vectors) >= max(TILED_FROM, 4 * _GROUP * (k + 1))
+    return plain and len(item_vectors) >= max(TILED_FROM, 4 * _BUCKET * (k + 1))
 
 
 def users_at_once(num_items: int, budget: int) -> int:
@@ -66,7 +66,7 @@ def users_at_once(num_items: int, budget: int) -> int:
     >>> users_at_once(1_000_000, 64 << 20), users_at_once(10**8, 64 << 20)
     (133, 1)
     """
-    maxima = -(-num_items // _TILE) * (_TILE // _GROUP)
+    maxima = -(-num_items // _TILE) * (_TILE // _BUCKET)
     return max(1, min(_MOST_USERS, budget // 2 // (4 * maxima)))
 
 
@@ -81,7 +81,7 @@ def best_of_products(
 ) -> tuple[Tensor, Tensor]:
     """`best_of_rows` of `users @ items.T` without whole rows: a tile of items is scored, and its maxima are kept.
 
-    All users share one pass over the items. The items of the best groups are then scored once more.
+    All users share one pass over the items. The items of the best buckets are then scored once more.
 
     Args:
         users: (B, d), float32.
@@ -91,7 +91,7 @@ def best_of_products(
         banned: items that are masked for all users.
         rows: all scores (n, I), masked, of some rows (n,) of `users`; called where the K-th score is tied.
     """
-    num_items, stride = len(items), _TILE // _GROUP
+    num_items, stride = len(items), _TILE // _BUCKET
     tiles = -(-num_items // _TILE)
     masked = masked.sort().values
     row, item = masked // num_items, masked % num_items
@@ -110,7 +110,7 @@ def best_of_products(
             inside[row[some], item[some] - here.start] = -torch.inf
         if len(banned):
             inside.index_fill_(1, barred[here].nonzero().flatten(), -torch.inf)
-        torch.amax(scores.view(-1, _GROUP, stride), 1, out=maxima[:, tile])
+        torch.amax(scores.view(-1, _BUCKET, stride), 1, out=maxima[:, tile])
     known = F.pad(masked, (0, 1), value=len(users) * num_items)  # the last is above every key below
 
     def score(members: Tensor) -> Tensor:
@@ -126,16 +126,16 @@ def best_of_products(
         return found.masked_fill_(hidden, -torch.inf)
 
     none = torch.empty(0, dtype=torch.int64)
-    found = _select(maxima.flatten(1), _GROUP, stride, none, k + 1, score)
+    found = _select(maxima.flatten(1), _BUCKET, stride, none, k + 1, score)
     return _in_order(*found, k, num_items, rows)
 
 
 def _select_from_rows(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The `count` largest of each row (B, n) and their positions, in any order."""
     num_items = scores.shape[1]
-    if num_items < 32 * count:  # the groups would be most of the row
+    if num_items < 32 * count:  # the buckets would be most of the row
         return scores.topk(count, sorted=False)
-    # `torch.topk` is faster if it selects at most one of 64, so prefer the largest groups that leave enough maxima
+    # `torch.topk` is faster if it selects at most one of 64, so prefer the largest buckets that leave enough maxima
     size = next((size for size in (16, 8, 4) if num_items >= 64 * size * count), 8)
     stride = num_items // size
     rest = torch.arange(stride * size, num_items, device=scores.device)
@@ -149,16 +149,16 @@ def _select(
     """The `count` largest of each row and their positions, in any order.
 
     Args:
-        maxima: (B, groups), tile by tile.
-        size: items in a group. They are `stride` apart, so that the maxima of a tile are those of `size` long rows,
+        maxima: (B, buckets), tile by tile.
+        size: items in a bucket. They are `stride` apart, so that the maxima of a tile are those of `size` long rows,
             which vectorises.
-        stride: groups in a tile.
-        rest: positions that are in no group.
+        stride: buckets in a tile.
+        rest: positions that are in no bucket.
         count: how many to select.
         score: the scores of positions (B, n).
     """
-    groups = maxima.topk(count, sorted=False).indices
-    first = groups // stride * (stride * size) + groups % stride
+    buckets = maxima.topk(count, sorted=False).indices
+    first = buckets // stride * (stride * size) + buckets % stride
     members = first.unsqueeze(-1) + stride * torch.arange(size, device=first.device)
     members = torch.cat([members.flatten(1), rest.expand(len(first), -1)], 1)
     best, within = score(members).topk(count, sorted=False)

@@ -132,9 +132,9 @@ def drawn_positives(positives: CSR, samples: Samples, num_items: int) -> CSR:
     # few positives are in their sample: marks of the items' last bits leave most of them out
     marks = torch.zeros(_MARKS, dtype=torch.bool, device=drawn.device)
     some = marks.index_fill_(0, drawn & (_MARKS - 1), True)[own & (_MARKS - 1)].nonzero().flatten()
-    rows, places = meetings(positives.rows[some], own[some], drawn)
+    rows, positions = meetings(positives.rows[some], own[some], drawn)
     # ascending within each row
-    keys = (rows * size + places % size).sort().values
+    keys = (rows * size + positions % size).sort().values
     return CSR.by_row(keys // size, keys % size, len(positives.start) - 1)
 
 

@@ -11,8 +11,6 @@ come from, and nothing but torch is needed. `talos.registry` makes losses by nam
 tensor([-1.7213,  1.5426])
 """
 
-from __future__ import annotations
-
 from talos.losses.adversarial import AdvInfoNCE
 from talos.losses.base import Adversary, Batch, ListLoss, Loss, Needs, PairwiseLoss, UserSeparableLoss
 from talos.losses.functional import reduce_per_positive, reduce_per_user

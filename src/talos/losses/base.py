@@ -58,29 +58,29 @@ class Needs:
 
 @dataclass(frozen=True, kw_only=True)
 class Adversary:
-    """How a trainer updates one group of a loss's own parameters: direction, timing and learning rate.
+    """How a trainer updates some of a loss's own parameters: direction, timing and learning rate.
 
-    >>> group = Adversary(
+    >>> adversary = Adversary(
     ...     parameters=("gamma",), direction="climb", lr_multiplier=2.0, clamps={"gamma": (-1, 1)})
     >>> loss = nn.Module(); loss.gamma = nn.Parameter(torch.tensor(3.0))
-    >>> group.clamp_(loss); loss.gamma.item()
+    >>> adversary.clamp_(loss); loss.gamma.item()
     1.0
-    >>> group.param_group(loss, lr=0.1)["lr"], group.param_group(loss, lr=0.1)["maximize"]
+    >>> adversary.param_group(loss, lr=0.1)["lr"], adversary.param_group(loss, lr=0.1)["maximize"]
     (0.2, True)
     """
 
     parameters: tuple[str, ...]  # names in `loss.named_parameters()`
     direction: Literal["climb", "descend"]  # `climb` maximises the loss (an adversary proper)
     when: Literal["joint", "own-epoch"] = "joint"  # in every step of the model, or in epochs of its own
-    lr: float | None = None  # learning rate of the group's Adam; None for the model's
+    lr: float | None = None  # learning rate of their Adam; None for the model's
     lr_multiplier: float = 1.0
-    every_epochs: int | None = None  # for `own-epoch`: the model's epochs between two of the group's
-    max_times: int | None = None  # for `own-epoch`: the group's epochs at most; None for no limit
+    every_epochs: int | None = None  # for `own-epoch`: the model's epochs between two of theirs
+    max_times: int | None = None  # for `own-epoch`: epochs of their own at most; None for no limit
     # name → (lowest, highest), applied before each step
     clamps: Mapping[str, tuple[float, float]] = field(default_factory=lambda: MappingProxyType({}))
 
     def param_group(self, loss: nn.Module, *, lr: float) -> dict[str, Any]:
-        """The group as `torch.optim.Adam` takes it; `lr` is the model's learning rate.
+        """The parameters as `torch.optim.Adam` takes a group of them; `lr` is the model's learning rate.
 
         Weight decay is 0: none of the methods penalises its adversary.
         """
@@ -93,16 +93,16 @@ class Adversary:
 
     @torch.no_grad()
     def clamp_(self, loss: nn.Module) -> None:
-        """Clamp the group's parameters to their intervals, in place."""
+        """Clamp the parameters to their intervals, in place."""
         for name, (lowest, highest) in self.clamps.items():
             loss.get_parameter(name).clamp_(lowest, highest)
 
     def due(self, *, epochs_done: int, times_done: int) -> bool:
-        """Whether the next epoch is one of the group's own, after these epochs of the model and of the group.
+        """Whether the next epoch is one of the adversary's own, after these epochs of the model and of the adversary.
 
-        >>> group = Adversary(
+        >>> adversary = Adversary(
         ...     parameters=("a",), direction="climb", when="own-epoch", every_epochs=5, max_times=2)
-        >>> [epoch for epoch in range(1, 21) if group.due(epochs_done=epoch, times_done=min(2, epoch // 6))]
+        >>> [epoch for epoch in range(1, 21) if adversary.due(epochs_done=epoch, times_done=min(2, epoch // 6))]
         [5, 10]
         """
         if self.when != "own-epoch" or self.every_epochs is None or epochs_done == 0:

@@ -79,7 +79,7 @@ def masked_mean(x: Tensor, mask: Tensor | None = None, weights: Tensor | None = 
     return total / mass.masked_fill(mass == 0, 1.0)
 
 
-def _log_sum_and_slopes(
+def _log_sum_and_gradient(
     s: Tensor,
     beta: Tensor | None,
     mask: Tensor | None,
@@ -90,7 +90,7 @@ def _log_sum_and_slopes(
 
     Each block of rows goes through all operations while it is in cache. Autograd would write (B, N) for each operation.
     """
-    total, slopes = s.new_zeros(s.shape[0]), torch.empty_like(s)
+    total, gradient = s.new_zeros(s.shape[0]), torch.empty_like(s)
     cached = _BLOCK * torch.get_num_threads() if s.device.type == "cpu" else s.numel()
     rows = max(1, cached // max(1, s.shape[1]))
     for start in range(0, s.shape[0] if s.shape[1] else 0, rows):
@@ -109,11 +109,11 @@ def _log_sum_and_slopes(
         probability = torch.softmax(log_phi, dim=-1)
         # The largest is e^{max - log Z} and at least 1/N: log Z without a second exponential.
         total[block] = log_phi.amax(dim=-1) - probability.amax(dim=-1).log()
-        torch.mul(probability, below, out=slopes[block])
+        torch.mul(probability, below, out=gradient[block])
     if mask is not None:
         total.masked_fill_(mask.all(dim=-1), 0.0)
-        slopes.masked_fill_(mask, 0.0)
-    return total, slopes
+        gradient.masked_fill_(mask, 0.0)
+    return total, gradient
 
 
 class _LogSumSigmoidPower(torch.autograd.Function):
@@ -130,19 +130,19 @@ class _LogSumSigmoidPower(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(s, beta, mask)
         ctx.powers = power, slope
-        total, ctx.slopes = _log_sum_and_slopes(s, beta, mask, power, slope)
+        total, ctx.gradient = _log_sum_and_gradient(s, beta, mask, power, slope)
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None, None, None]:
         # Scaled in place: fresh memory costs as much as the arithmetic. A second backward pass computes it again.
-        slopes, ctx.slopes = ctx.slopes, None
+        gradient, ctx.gradient = ctx.gradient, None
         power, slope = ctx.powers
-        if slopes is None:
+        if gradient is None:
             s, beta, mask = ctx.saved_tensors
-            slopes = _log_sum_and_slopes(s, beta, mask, power, slope)[1]
-        return slopes.mul_(outer.unsqueeze(-1) * (power * slope)), None, None, None, None
+            gradient = _log_sum_and_gradient(s, beta, mask, power, slope)[1]
+        return gradient.mul_(outer.unsqueeze(-1) * (power * slope)), None, None, None, None
 
 
 def log_sum_sigmoid_power(

@@ -55,7 +55,7 @@ class LLPAUC(UserSeparableLoss):
     >>> loss = LLPAUC(alpha=0.5, beta=0.1)
     >>> loss(torch.tensor([0.5]), torch.tensor([[0.1, -0.3]])).shape
     torch.Size([1])
-    >>> [(group.direction, group.parameters) for group in loss.adversaries()]
+    >>> [(one.direction, one.parameters) for one in loss.adversaries()]
     [('descend', ('a', 'b', 'theta_a', 'theta_b')), ('descend', ('s_n',)), ('climb', ('gamma', 's_p'))]
     """
 
@@ -82,7 +82,7 @@ class LLPAUC(UserSeparableLoss):
         self.theta_b = nn.Parameter(torch.tensor(0.5))
 
     def adversaries(self) -> list[Adversary]:
-        """Three groups, updated in every step of the model; γ, s_p and s_n at twice its learning rate."""
+        """Three sets of parameters, updated in every step of the model; γ, s_p and s_n at twice its learning rate."""
         unit, multiplier = (0.0, 1.0), (0.0, math.inf)
         return [
             Adversary(

@@ -554,6 +554,13 @@ class Recommender:
         return to_frame(rows.drop("user_id").rename({"item_id": f"{kind}_id"}), frame)
 
 
+def stored_test_part(model: Model) -> Interactions:
+    """The test part that a model carries; an error if it has none."""
+    if model.test is None:
+        raise no_test_part(model)
+    return model.test
+
+
 def no_test_part(model: Model) -> ArgumentError:
     """The error about a model that has no interactions to be measured on."""
     if "test" in model.trained_on:

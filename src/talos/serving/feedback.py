@@ -20,6 +20,7 @@ import polars as pl
 from talos.data.interactions import Interactions
 from talos.data.open import read
 from talos.data.options import SourceOptions
+from talos.data.vocabulary import spelled_as
 from talos.errors import DataError, TalosError
 from talos.serving.schemas import Event, IdField
 
@@ -188,7 +189,7 @@ def read_events(path: Path, train: Interactions, options: SourceOptions | None =
         table, stamps = data.to_polars(), data.timestamps
     ids = []
     for name, known in (("user", train.user_ids.ids), ("item", train.item_ids.ids)):
-        cast = table[f"{name}_id"].cast(known.dtype, strict=False)
+        cast = spelled_as(table[f"{name}_id"], known.dtype)
         if cast.null_count():
             what = f"{name} {table[f'{name}_id'].filter(cast.is_null())[0]!r}"
             raise DataError(what, where=str(path), expected="integer ids, like those of the run")

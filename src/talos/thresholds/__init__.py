@@ -6,8 +6,6 @@ with detached scores once a step. All are `nn.Module`s that hold buffers only, s
 and `.to(device)` work as usual and the model's optimiser never touches them.
 """
 
-from __future__ import annotations
-
 from talos.thresholds.base import Sample, Threshold
 from talos.thresholds.kth import ExactQuantile, FixedThreshold, MonteCarloQuantile
 from talos.thresholds.regression import QuantileRegression, pinball

@@ -1,7 +1,5 @@
 """Training: from a config and interactions to a trained model, with checkpoints to resume from."""
 
-from __future__ import annotations
-
 from talos.training.callbacks import (
     Callback,
     History,

@@ -4,8 +4,9 @@ A row is a user with all positives (`UserRows`), one positive with negatives of 
 in a user's history with the next item as its positive (`PositionRows`).
 
 The loss of a batch is a weighted mean over its positives. Of a user with the total weight n (the number of positives,
-or the sum of their event weights w), each positive has the weight w·n^(e-1): the user weighs n^e. `Batches` divides by
-the sum over the batch, over all processes.
+or the sum of their event weights w), each positive has the weight w·n^(e-1): the user weighs n^e. `Batches` divides the
+weights of users by their sum over the batch. A batch of single positives has only some of a user's: its weights are
+divided by what as many rows weigh on average, so that over an epoch each user has exactly the weight that is meant.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ class PositionRows(PositiveRows):
                 where=train.provenance.source,
                 expected="timestamps, for a backbone that reads histories",
             )
-        order = torch.from_numpy(np.lexsort((train.timestamps, train.rows))).to(index.device)
+        order = torch.from_numpy(train.in_time_order()[0]).to(index.device)
         by_time = TrainIndex(
             indptr=index.indptr,
             indices=index.indices[order],
@@ -174,8 +175,8 @@ class PositionRows(PositiveRows):
 
     def users(self, users: Tensor) -> Batch:
         """Each user after the last interaction."""
-        found = super().users(users)
-        return Batch(**vars(found) | {"history": self._before(self.index.indptr[users + 1], users)})
+        history = self._before(self.index.indptr[users + 1], users)
+        return Batch(**vars(super().users(users)) | {"history": history})
 
     def _before(self, positions: Tensor, users: Tensor) -> Tensor:
         """The items before these positions of their users, (R, history), padded with -1 at the front."""
@@ -188,7 +189,7 @@ class EpochOrder(NamedTuple):
     """The order of one epoch: step s takes the s-th `size` of the positions among the rows of all processes."""
 
     positions: Tensor
-    totals: Tensor  # (steps,), the weights of all rows of each step, in all processes
+    totals: Tensor  # (steps,), what the weights of each step are divided by, in all processes
 
 
 class Batches:
@@ -220,7 +221,11 @@ class Batches:
         own = is_own.nonzero().flatten()
         totals = torch.zeros(len(self), dtype=torch.float64)
         totals.index_add_(0, own // self.size, self.rows.weights(self._members(positions[own])).cpu())
-        return EpochOrder(positions, self.group.all_reduce_(totals))
+        totals = self.group.all_reduce_(totals)
+        if isinstance(self.rows, PositiveRows):
+            rows = (self.total - torch.arange(0, self.total, self.size)).clamp(max=self.size)
+            totals = totals.sum() / self.total * rows
+        return EpochOrder(positions, totals)
 
     def batch(self, order: EpochOrder, step: int) -> Batch:
         """This process's rows of one step."""

@@ -69,7 +69,6 @@ class Objective(nn.Module):
         self.division = division or Division(range(index.num_users), range(index.num_items))
         # with items divided, a process has the thresholds of its users and every row of a batch
         self.first_user = self.division.users.start if self.division.by_items else 0
-        self.items_group = self.division.items_group
         self.cosine = loss.needs.scores == "cosine"
         self._unit_items: Tensor | None = None
 
@@ -144,7 +143,7 @@ class Objective(nn.Module):
             bfloat16=self.in_bfloat16,
             item_gradient=memory_for_gradient(items) if leaf else None,
             user_ids=batch.users + self.division.users.start if self.loss.needs.ids else None,
-            group=self.items_group,
+            group=self.division.items_group,
         )
         return in_autograd(users, items, self.loss, compute)
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from talos.data.catalogue import Counts, DatasetInfo, Download, available, info
 from talos.data.datasets.cache import Fetched, cache_folder, fetch, is_cached, load
-from talos.data.datasets.generated import HeldOut, PlantedTastes, synthetic, write_planted
+from talos.data.datasets.generated import PlantedTastes, synthetic, write_planted
 
 __all__ = [
     "Counts",
     "DatasetInfo",
     "Download",
     "Fetched",
-    "HeldOut",
     "PlantedTastes",
     "available",
     "cache_folder",

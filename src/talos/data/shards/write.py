@@ -248,7 +248,7 @@ class _Pieces:
     def _write(self, data: Interactions, parts: NDArray[np.int8] | None) -> None:
         users = {"user_id": data.user_ids.ids, "degree": data.user_degrees}
         tables = {
-            "rows": data.to_frame(item=data.indices),
+            "rows": data.to_frame(item=data.indices, source_row=pl.Series(data.source_rows)),
             "users": pl.DataFrame(users),
             "items": pl.DataFrame({"item_id": data.item_ids.ids}),
         }
@@ -275,6 +275,7 @@ class _Pieces:
                 indices=positions[rows["item"].to_numpy()],  # both vocabularies ascend, and so do the rows
                 user_ids=Vocabulary(users["user_id"]),
                 item_ids=self.item_ids,
+                source_rows=rows["source_row"].to_numpy(),
                 **values_in(rows),
             )
 

@@ -20,7 +20,7 @@ constexpr int64_t kBeside = 3;          // nodes more than bins: one before the 
 constexpr float kBinsPerScale = 12.0f;  // bins in 1/κ
 
 typedef float Four __attribute__((vector_size(16)));
-// What bins count is added up in double precision: an item's share of a sum of a million would be lost in single precision.
+// What bins count is added up in double precision: an item's weight in a sum of a million would be lost in single precision.
 typedef double FourSums __attribute__((vector_size(32)));
 
 // The weights of the nodes at -1, 0, 1 and 2 in the value at t of the cubic through them: constant, t, t² and t³.
@@ -73,8 +73,8 @@ inline void spread(const int32_t* const bin, const float* const within, const in
     Four c[4];
     std::memcpy(c, kCubic, sizeof c);
     for (int64_t j = 0; j < width; ++j) {
-        const Four shares = c[0] + within[j] * (c[1] + within[j] * (c[2] + within[j] * c[3]));
-        counts[bin[j]] += __builtin_convertvector(shares, FourSums);
+        const Four weights = c[0] + within[j] * (c[1] + within[j] * (c[2] + within[j] * c[3]));
+        counts[bin[j]] += __builtin_convertvector(weights, FourSums);
     }
 }
 

@@ -185,16 +185,16 @@ private:
             store(powers_ + p, power);
             total += load(weights_ + p) * power;
         }
-        const float share = 1 / sum_of(total);
+        const float inverse = 1 / sum_of(total);
         float taken = 0;  // B
         for (int64_t i = 0; i < count_; ++i) {
-            const float wanted = task_.weights[first_ + i] * powers_[i] * share;
+            const float wanted = task_.weights[first_ + i] * powers_[i] * inverse;
             taken += wanted;
             slopes_[i] += left_[i] * wanted;
         }
         Vector highest{};
         for (int64_t p = 0; p < width_; p += kWidth) {
-            const Vector place = load(powers_ + p) * share, left = load(left_ + p);
+            const Vector place = load(powers_ + p) * inverse, left = load(left_ + p);
             store(sums_ + p, load(sums_ + p) + place);
             store(slopes_ + p, load(slopes_ + p) - taken * (left * place));
             const Vector next = left * (1.0f - delta_ - place);
