@@ -9,6 +9,7 @@ import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -163,10 +164,9 @@ class Pass:
         for number, (part, reader) in enumerate(self._readers()):
             self.number, rows, kept = number, 0, 0
             self.text = reader.text
+            careful = self.number >= self.careful_from
             with _file_errors(reader.file.name):
-                for block in (
-                    reader.careful(self.rows) if self.number >= self.careful_from else reader.quick(self.rows)
-                ):
+                for block in reader.careful(self.rows) if careful else _ahead(reader.quick(self.rows)):
                     yield part, block
                     rows, kept, done = rows + block.rows, kept + len(block.frame), done + block.rows
                     if self.progress is not None:
@@ -220,6 +220,15 @@ class Pass:
             if len(read) == 1 and not self.source.notes
             else union_of(read, self.source.name, self.source.notes)
         )
+
+
+def _ahead(blocks: Iterator[Block]) -> Iterator[Block]:
+    """The same blocks, each read on a thread while the one before it is used."""
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, blocks, None)
+        while (block := coming.result()) is not None:
+            coming = pool.submit(next, blocks, None)
+            yield block
 
 
 def read_through(

@@ -104,10 +104,10 @@ class Delimited(Reader):
         """Pieces of the file as polars reads them; a piece that it may misread is a bad one."""
         separator, quoted = self.layout.separator, self.layout.quoted
         for chunk in self.file.chunks(self.layout.skip_lines, quoted=quoted):
-            lone_returns = chunk.count(b"\r") > chunk.count(
-                b"\r\n"
-            )  # ends of lines, for Python's `csv` and not for polars
-            if lone_returns or (quoted and odd_quotes(chunk, separator)):
+            # A lone carriage return ends a line for Python's `csv`, and not for polars.
+            if b"\r" in chunk and chunk.count(b"\r") > chunk.count(b"\r\n"):
+                raise BadBlockError
+            if quoted and odd_quotes(chunk, separator):
                 raise BadBlockError
             if separator == "::":  # polars takes separators of one byte only
                 chunk = chunk.replace(b"::", b"\t")

@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _SAMPLE = 256 << 10
-_CHUNK = 8 << 20
+_CHUNK = 16 << 20
 # gzip makes text ten to fifty times smaller; a decompression bomb grows far more than that.
 _MAX_RATIO = 250
 _RATIO_FROM = 64 << 20
@@ -150,7 +150,7 @@ class File:
             while block := stream.read(_CHUNK):
                 block = rest + block
                 end = last = block.rfind(b"\n") + 1
-                inside = quoted and block.count(b'"', 0, end) % 2
+                inside = quoted and b'"' in block and block.count(b'"', 0, end) % 2  # `in` is far quicker
                 while inside:
                     before = block.rfind(b"\n", 0, end - 1) + 1
                     inside ^= block.count(b'"', before, end) % 2
