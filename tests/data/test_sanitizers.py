@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from talos.data import compiled
+from talos.data import arrays
 from talos.files import built_library
 
 HERE = Path(__file__).parent
-SOURCE = Path(compiled.__file__).parent / "core" / "encode.cpp"
+SOURCE = Path(arrays.__file__).parent / "core" / "encode.cpp"
 # Loaded before the tests: they read with another build of the library.
 PLUGIN = """
 from pathlib import Path
 
-import talos.data.compiled
+import talos.data.arrays
 
-talos.data.compiled.built_library = lambda *place: Path({library!r})
-assert talos.data.compiled.available()
+talos.data.arrays.built_library = lambda *place: Path({library!r})
+assert talos.data.arrays.library()
 """
 
 
@@ -54,10 +54,10 @@ def run(library: Path, folder: Path, *tests: str, **settings: str) -> None:
 
 def test_the_tests_take_another_build(tmp_path: Path) -> None:
     """With the ordinary library under another name, so that a mistake here shows without the slow test."""
-    built = built_library(compiled.__file__, "_rows")
+    built = built_library(arrays.__file__, "_encode")
     if built is None:
         pytest.skip("the library is not built")
-    run(Path(shutil.copy(built, tmp_path / "other.so")), tmp_path, str(HERE / "test_compiled.py"))
+    run(Path(shutil.copy(built, tmp_path / "other.so")), tmp_path, str(HERE / "test_arrays.py"))
 
 
 @pytest.mark.slow
@@ -75,6 +75,6 @@ def test_reading_is_clean(tmp_path: Path) -> None:
         pytest.skip("the sanitisers' run-time libraries are not shared ones")
     # leaks are not looked for: Python and polars don't free everything at the end
     options = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
-    tests = [str(HERE / "test_compiled.py"), str(HERE / "read")]
+    tests = [str(HERE / "test_arrays.py"), str(HERE / "read")]
     tests.append(f"--ignore={HERE / 'read' / 'test_postgres.py'}")  # starts a server, which does not bear it
     run(library, tmp_path, *tests, LD_PRELOAD=":".join(runtimes), **options)

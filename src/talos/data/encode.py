@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from talos.data.id_column import Growing, IdColumn
 from talos.data.interactions import Interactions, Provenance, titles_by_item
@@ -68,20 +65,16 @@ def _columns(one: Pass) -> dict[str, IdColumn]:
 
 def encoded(one: Pass, *, whole: bool) -> dict[str, Interactions]:
     """The interactions of each part of a source, or of all parts together as "all"."""
-    users, items = (columns := _columns(one))["user"], columns["item"]
-    values: dict[str, _Values] = {}
+    columns = _columns(one)
+    values: dict[str, dict[str, Growing]] = {}
     ends: dict[str, int] = {}
     titles: list[pl.DataFrame] | None = []
     with ThreadPoolExecutor(2) as pool:
         for read_from, block in one:
             part, frame = "all" if whole else read_from, block.frame
             if titles is not None and "title" in frame.columns:
-                last = (
-                    frame.select("item", "title")
-                    .with_row_index("row", len(items))
-                    .unique("item", keep="last")
-                )
-                titles.append(last.select("row", "title"))
+                rows = frame.select("item", "title").with_row_index("row", len(columns["item"]))
+                titles.append(rows.unique("item", keep="last").select("row", "title"))
             else:
                 titles = None
             # Two tables on two threads: the look-ups wait for memory most of the time.
@@ -89,20 +82,23 @@ def encoded(one: Pass, *, whole: bool) -> dict[str, Interactions]:
                 pool.submit(column.add, frame[role], text=one.text, expected=one.expected)
                 for role, column in columns.items()
             ]
-            values.setdefault(part, _Values()).add(
-                frame.drop("user", "item", "title", strict=False), one.expected
-            )
+            kept = values.setdefault(part, {})
+            for column in frame.drop("user", "item", "title", strict=False):  # times and ratings
+                kept.setdefault(f"{column.name}s", Growing(one.expected)).add(column.to_numpy())
             for task in tasks:
                 task.result()
-            ends[part] = len(users)
-    (user_ids, user_codes), (item_ids, item_codes) = users.finish(), items.finish()
+            ends[part] = len(columns["user"])
+    # A column is dropped as soon as it is finished: its table of ids takes memory.
+    user_ids, user_codes = columns.pop("user").finish()
+    item_ids, item_codes = columns.pop("item").finish()
     shown = None
     if titles:
         last = pl.concat(titles).sort("row")
         shown = titles_by_item(item_codes[last["row"].to_numpy()], len(item_ids), last["title"])
-    found, start = {}, 0
+    parts, start = {}, 0
     for part, end in ends.items():
-        found[part] = Interactions.from_codes(
+        kept = values.pop(part)  # of which only the columns that all blocks have are used
+        parts[part] = Interactions.from_codes(
             user_codes[start:end],
             item_codes[start:end],
             user_ids=user_ids,
@@ -110,29 +106,7 @@ def encoded(one: Pass, *, whole: bool) -> dict[str, Interactions]:
             item_titles=shown,
             provenance=one.provenance(None if whole else part),
             in_place=True,
-            **values.pop(part).finish(),
+            **{name: column.values for name, column in kept.items() if len(column) == end - start},
         )
         start = end
-    return found
-
-
-class _Values:
-    """Timestamps and ratings, block after block: the columns that all blocks have."""
-
-    def __init__(self) -> None:
-        self._columns: dict[str, Growing] | None = None
-
-    def add(self, block: pl.DataFrame, expected: int) -> None:
-        """Take the next block."""
-        if self._columns is None:
-            self._columns = {name: Growing(expected, block[name].to_numpy().dtype) for name in block.columns}
-        self._columns = {name: column for name, column in self._columns.items() if name in block.columns}
-        for name, column in self._columns.items():
-            values = block[name].to_numpy()
-            if values.dtype != column.values.dtype:  # whole times in one block, fractions in another
-                column.convert(np.float64)
-            column.room(len(block))[:] = values
-
-    def finish(self) -> dict[str, NDArray[Any]]:
-        """The columns as arguments of `Interactions`."""
-        return {f"{name}s": column.values for name, column in (self._columns or {}).items()}
+    return parts

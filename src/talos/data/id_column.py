@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from talos.data.arrays import Codes, new_ids, remap_
+from talos.data.arrays import Codes, IdEncoder, take
 from talos.data.vocabulary import Vocabulary
 from talos.errors import DataError, Option
 
@@ -36,36 +36,44 @@ def mixed_ids(role: str) -> DataError:
 
 
 class Growing:
-    """An array that is filled block by block; it has room for the expected number of values, and grows."""
+    """An array that is filled block by block; it has room for the expected number of values, and grows.
 
-    def __init__(self, expected: int, dtype: Any) -> None:
-        self._array = np.empty(max(expected, 1), dtype)
-        self.length = 0
+    >>> column = Growing(3)
+    >>> column.add(np.array([1, 2]))
+    >>> column.add(np.array([0.5]))
+    >>> column.values.tolist()
+    [1.0, 2.0, 0.5]
+    """
 
-    def room(self, count: int) -> NDArray[Any]:
-        """The place for the next values."""
-        start, self.length = self.length, self.length + count
-        if self.length > len(self._array):
-            larger = np.empty(max(self.length, len(self._array) * 9 // 8), self._array.dtype)
-            larger[:start] = self._array[:start]
-            self._array = larger
-        return self._array[start : self.length]
+    def __init__(self, expected: int) -> None:
+        self.expected = expected
+        self._array: NDArray[Any] = np.empty(0, bool)
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
 
     @property
     def values(self) -> NDArray[Any]:
         """The values so far."""
-        return self._array[: self.length]
+        return self._array[: self._length]
 
-    def convert(self, dtype: Any) -> None:
-        """Change the type of all values."""
-        self._array = self._array.astype(dtype)
+    def add(self, block: NDArray[Any]) -> None:
+        """Take the next values; all become fractions or 64-bit integers with the first that needs it."""
+        kind, end = np.promote_types(self._array.dtype, block.dtype), self._length + len(block)
+        if end > len(self._array) or kind != self._array.dtype:
+            larger = np.empty(max(end, self.expected, len(self._array) * 9 // 8), kind)
+            larger[: self._length] = self.values
+            self._array = larger
+        self._array[self._length : end] = block
+        self._length = end
 
 
 class IdColumn:
     """The ids of users or items as they come: codes, and in the end a vocabulary, ascending.
 
-    Text ids become integers if all of them are integers. Integers are kept as they are, in 32 bits, until their range
-    is known: then a table of that range can take the place of a hash table.
+    All ids have the type of the first block, strings or integers; those of text files become integers in the end if all
+    of them are integers.
 
     Args:
         role: of the column, for messages.
@@ -83,15 +91,14 @@ class IdColumn:
         self, role: str, *, as_strings: bool = False, check: Callable[[pl.Series], None] | None = None
     ) -> None:
         self.role, self.as_strings, self.check = role, as_strings, check
-        self._codes: Growing | None = None
-        self._fresh: list[pl.Series] = []  # new ids of each block, in the order of their codes
-        self._ids = None if not as_strings else new_ids()  # None: `_codes` are the integers themselves
-        self._spelled = as_strings  # whether `_ids` holds strings
+        self._type: pl.DataType | None = None
         self._kinds: set[str] = set()
-        self._empty: pl.DataType = pl.Int64()  # the type of a column without ids
+        self._rows = Growing(0)  # codes by `_encoder`, or integers as they are until `finish`
+        self._encoder = IdEncoder()
+        self._new: list[pl.Series] = []  # the new ids of each block, in the order of their codes
 
     def __len__(self) -> int:
-        return 0 if self._codes is None else self._codes.length
+        return len(self._rows)
 
     def add(self, ids: pl.Series, *, text: bool = False, expected: int = 0) -> None:
         """Take the next block of strings or 64-bit integers, none of them missing.
@@ -101,83 +108,69 @@ class IdColumn:
             text: whether strings may be integers as they are written in a text file.
             expected: about how many ids there are in all.
         """
-        if not len(ids):
-            self._empty = ids.dtype
-            return
-        if self._codes is None:
-            self._codes = Growing(max(expected, len(ids)), np.int32)
+        if self.as_strings:
+            ids, text = ids.cast(pl.String), False
+        self._kinds.add("integer" if ids.dtype != pl.String else "text" if text else "string")
+        if self._type is None:
+            self._type, self._rows = ids.dtype, Growing(expected)
+        if ids.dtype != self._type:
+            ids = self._converted(ids)
         if ids.dtype == pl.String:
-            self._kinds.add("text" if text else "string")
-            self._spell()
+            self._rows.add(self._encoded(ids))
         else:
-            self._kinds.add("integer")
-            if self._ids is None and ids.is_between(-(2**31), 2**31 - 1).all():
-                self._codes.room(len(ids))[:] = ids.to_numpy()
-                return
-            self._hash_integers()
-            ids = ids.cast(pl.String) if self._spelled else ids
-        self._encode(ids, self._codes.room(len(ids)))
+            short = ids.is_between(-(2**31), 2**31 - 1).all()
+            self._rows.add(ids.to_numpy().astype(np.int32 if short else np.int64, copy=False))
 
-    def _encode(self, ids: pl.Series, out: Codes) -> None:
-        assert self._ids is not None
-        found = self._ids.encode(ids, out)
-        assert found is not None, "a missing id"
-        if len(found[1]):
-            new = ids.gather(found[1])
-            if self.check is not None and new.dtype == pl.String:
-                self.check(new)
-            self._fresh.append(new)
+    def _converted(self, ids: pl.Series) -> pl.Series:
+        """A block in the type of those before it: integers as strings, of which `finish` decides, or the reverse."""
+        if ids.dtype != pl.String:
+            return ids.cast(pl.String)
+        if self.check is not None:
+            self.check(ids)
+        if "string" in self._kinds or not are_integers(ids):
+            raise mixed_ids(self.role)
+        return ids.cast(pl.Int64)
 
-    def _hash_integers(self) -> None:
-        """Codes in place of the integers so far."""
-        if self._ids is None and self._codes is not None:
-            self._ids, values = new_ids(), self._codes.values
-            for start in range(0, len(values), _ROWS_AT_ONCE):
-                some = values[start : start + _ROWS_AT_ONCE]
-                self._encode(pl.Series(some.astype(np.int64)), some)
-
-    def _spell(self) -> None:
-        """Strings in place of the integers so far; their codes stay."""
-        if not self._spelled:
-            self._hash_integers()
-            self._ids, before = new_ids(), self._fresh
-            self._spelled, self._fresh = True, []
-            for ids in before:
-                self._encode(ids.cast(pl.String), np.empty(len(ids), np.int32))
+    def _encoded(self, ids: pl.Series) -> Codes:
+        codes, places = self._encoder.encode(ids)
+        self._new.append(ids.gather(places))
+        if self.check is not None and ids.dtype == pl.String:
+            self.check(self._new[-1])
+        return codes
 
     def finish(self) -> tuple[Vocabulary, Codes]:
         """The vocabulary, ascending, and the code of each row."""
-        if self._codes is None:
-            return Vocabulary(pl.Series([], dtype=self._empty)), np.empty(0, np.int32)
-        codes = self._codes.values
-        if self._ids is None:
-            low = int(codes.min())
-            width = int(codes.max()) - low + 1
-            if width <= max(4 * len(codes), 1 << 16):
-                return self._by_table(codes, low, width)
-            self._hash_integers()
-        assert self._ids is not None
-        distinct = pl.concat(self._fresh)
-        if self._spelled and not self.as_strings and "string" not in self._kinds and are_integers(distinct):
-            distinct = distinct.cast(pl.Int64)
-        elif self._spelled and not self.as_strings and "integer" in self._kinds:
+        rows, text = self._rows.values, self._type == pl.String
+        if not text:
+            found = _by_table(rows)
+            if found is not None:
+                return found
+            rows = self._encoded(pl.Series(rows, dtype=pl.Int64))
+        ids = new = pl.concat(self._new)
+        if text and "string" not in self._kinds and are_integers(ids):
+            ids = ids.cast(pl.Int64)
+        elif text and "integer" in self._kinds:
             raise mixed_ids(self.role)
         # Sorting and looking up the codes again takes a fifth of the time of finding the order.
-        ascending = distinct.sort()
-        found = self._ids.encode(ascending.cast(pl.String) if self._spelled else ascending)
-        assert found is not None
-        position = np.empty(len(ascending), np.int32)
-        position[found[0]] = np.arange(len(ascending), dtype=np.int32)
-        self._ids, self._fresh = None, []
-        remap_(codes, position)
-        return Vocabulary(ascending.rename("")), codes
+        ascending = ids.sort()
+        before, _ = self._encoder.encode(ascending.cast(new.dtype))
+        position = np.empty(len(ids), np.int32)
+        position[before] = np.arange(len(ids), dtype=np.int32)
+        return Vocabulary(ascending.rename("")), take(position, rows, out=rows)
 
-    def _by_table(self, codes: Codes, low: int, width: int) -> tuple[Vocabulary, Codes]:
-        """From integers within a narrow range to codes, by a table of that range."""
-        present = np.zeros(width, bool)
-        for start in range(0, len(codes), _ROWS_AT_ONCE):
-            present[codes[start : start + _ROWS_AT_ONCE].astype(np.int64) - low] = True
-        position = np.cumsum(present, dtype=np.int32)
-        position -= 1
-        remap_(codes, position, low)
-        return Vocabulary(pl.Series(np.flatnonzero(present).astype(np.int64) + low)), codes
+
+def _by_table(values: NDArray[Any]) -> tuple[Vocabulary, Codes] | None:
+    """The vocabulary and the codes of integers by a table of their range; None if that is too wide."""
+    low, high = (int(values.min()), int(values.max())) if len(values) else (0, -1)
+    width = high - low + 1
+    if width > max(4 * len(values), 1 << 16):
+        return None
+    present = np.zeros(width, bool)
+    codes = values.astype(np.int32, copy=False)  # written over
+    blocks = [slice(start, start + _ROWS_AT_ONCE) for start in range(0, len(values), _ROWS_AT_ONCE)]
+    for here in blocks:
+        present[values[here].astype(np.int64) - low] = True
+    position = np.cumsum(present, dtype=np.int32) - np.int32(1)
+    for here in blocks:
+        codes[here] = position[values[here].astype(np.int64) - low]
+    return Vocabulary(pl.Series(np.flatnonzero(present).astype(np.int64) + low)), codes

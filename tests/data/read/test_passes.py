@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from talos.data import compiled, encode, id_column, source
+from talos.data import arrays, encode, source
 from talos.data.interactions import Interactions
 from talos.data.open import read
 from talos.data.options import SourceOptions
@@ -108,7 +108,6 @@ def test_every_way_gives_the_same(
     )  # fmt: skip
     assert expected.to_polars().equals(whole.to_polars())
     same(carefully(path), whole)
-    monkeypatch.setattr(id_column, "_ROWS_AT_ONCE", 500)
     monkeypatch.setattr(text, "_CHUNK", 4096)
     in_blocks = source.read_through(
         Source.of(path), SourceOptions(), partial(encode.encoded, whole=True), rows=500
@@ -177,7 +176,7 @@ def test_an_error_of_our_own_is_no_bad_row(
     assert passes == [sys.maxsize]
 
 
-@pytest.mark.skipif(not compiled.available(), reason="the library is not built")
+@pytest.mark.skipif(arrays.library() is None, reason="the library is not built")
 def test_memory_is_a_small_multiple_of_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counts the bytes of all arrays that are made for rows: nothing of the size of the ids' text is among them."""
     frame = named(rows(0, 20_000)).with_columns(user_id=pl.format("{}-{}", "user_id", "timestamp"))
@@ -190,10 +189,10 @@ def test_memory_is_a_small_multiple_of_the_result(tmp_path: Path, monkeypatch: p
         made.append(array.nbytes)
         return array
 
-    monkeypatch.setattr(id_column, "_ROWS_AT_ONCE", 500)
     monkeypatch.setattr(np, "empty", counted)
-    data = read(path)
+    blocks = partial(encode.encoded, whole=True)
+    data = source.read_through(Source.of(path), SourceOptions(), blocks, rows=500)["all"]
     monkeypatch.undo()
-    arrays = (data.indptr, data.indices, data.timestamps, data.ratings, data.repeats, data.source_rows)
-    result = sum(array.nbytes for array in arrays if array is not None)
+    kept = (data.indptr, data.indices, data.timestamps, data.ratings, data.repeats, data.source_rows)
+    result = sum(array.nbytes for array in kept if array is not None)
     assert sum(size for size in made if size >= 20_000) <= 3 * result

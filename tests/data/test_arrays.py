@@ -4,10 +4,17 @@ import numpy as np
 import polars as pl
 import pytest
 
-from talos.data import arrays, compiled
+from talos.data import arrays
 from talos.errors import ArgumentError
 
-pytestmark = pytest.mark.skipif(not compiled.available(), reason="the library is not built")
+
+@pytest.fixture(params=["compiled", "reference"], autouse=True)
+def _both(request, monkeypatch):
+    """Every test twice: with the compiled library, and without it."""
+    if request.param == "reference":
+        monkeypatch.setenv("TALOS_KERNEL", "torch")
+    elif arrays.library() is None:
+        pytest.skip("the library is not built")
 
 
 @pytest.mark.parametrize("kind", ["short", "long", "both", "whole"])
@@ -22,7 +29,7 @@ def test_codes_are_those_of_a_dictionary(kind):
     ids = pl.Series(numbers) if kind == "whole" else pl.Series(texts[kind])
     known: dict[object, int] = {}
     expected = [known.setdefault(one, len(known)) for one in ids.to_list()]
-    encoder, found, new = compiled.IdEncoder(), [], []
+    encoder, found, new = arrays.IdEncoder(), [], []
     for start in range(0, len(ids), 700):  # slices have offsets, and two of them are chunks of one series
         block = pl.concat([ids[start : start + 300], ids[start + 300 : start + 700]])
         codes, fresh = encoder.encode(block)
@@ -32,10 +39,15 @@ def test_codes_are_those_of_a_dictionary(kind):
     assert new == list(known)
 
 
-def test_a_missing_id_is_noticed():
-    assert compiled.IdEncoder().encode(pl.Series(["a", None, "b"])) is None
-    assert compiled.IdEncoder().encode(pl.Series([1, None, 2])) is None
-    assert len(compiled.IdEncoder().encode(pl.Series([], dtype=pl.String))[0]) == 0
+@pytest.mark.parametrize("ids", [["a", None, "b"], [1, None, 2]])
+def test_a_missing_id_is_noticed(ids):
+    with pytest.raises(ArgumentError, match="a missing id"):
+        arrays.IdEncoder().encode(pl.Series(ids))
+
+
+@pytest.mark.parametrize("kind", [pl.String, pl.Int64])
+def test_a_block_may_be_empty(kind):
+    assert [len(part) for part in arrays.IdEncoder().encode(pl.Series([], dtype=kind))] == [0, 0]
 
 
 @pytest.mark.parametrize("rows", [1, 40, 5000, 200_000])
@@ -58,31 +70,34 @@ def test_one_user_may_have_nearly_all_rows():
     rng = np.random.default_rng(0)
     users = np.where(rng.random(300_000) < 0.9, 3, rng.integers(0, 70_000, 300_000)).astype(np.int32)
     items = rng.permutation(1 << 20)[:300_000].astype(np.int32)
-    indptr, codes, rows, _ = compiled.sort_pairs(users, items, 70_000, 1 << 20, None)
+    found = arrays.sort_rows(users, items, 70_000, 1 << 20, None)
     order = np.lexsort((items, users))
-    assert np.array_equal(codes, items[order])
-    assert np.array_equal(rows, order)
-    assert np.array_equal(np.diff(indptr), np.bincount(users, minlength=70_000))
+    assert np.array_equal(found.items, items[order])
+    assert np.array_equal(found.rows, order)
+    assert np.array_equal(np.diff(found.indptr), np.bincount(users, minlength=70_000))
 
 
-def test_what_does_not_fit_is_left_to_numpy():
-    users, items = np.array([0, 2**31 - 2], np.int32), np.array([5, 2**31 - 2], np.int32)
-    assert compiled.sort_pairs(users, items, 2**31 - 1, 2**31 - 1, np.array(["a", "b"])) is None
-    assert compiled.sort_pairs(users[:0], items[:0], 1, 1, None) is None
+def test_times_of_any_type_and_no_rows():
+    users, items = np.array([1, 1], np.int32), np.array([5, 5], np.int32)
+    for times in (np.array(["b", "a"]), np.array([2, 1], "datetime64[s]"), np.array([2, 1], np.uint8)):
+        assert arrays.sort_rows(users, items, 2, 6, times).rows.tolist() == [0]
+    assert arrays.sort_rows(users[:0], items[:0], 1, 1, None).indptr.tolist() == [0, 0]
 
 
 def test_the_callers_arrays_stay_unless_they_may_be_overwritten():
     users, items = np.array([1, 0, 1], np.int32), np.array([0, 1, 0], np.int32)
-    kept = compiled.sort_pairs(users, items, 2, 2, None)
+    kept = arrays.sort_rows(users, items, 2, 2, None)
     assert users.tolist() == [1, 0, 1]
     assert items.tolist() == [0, 1, 0]
-    again = compiled.sort_pairs(users, items, 2, 2, None, in_place=True)
-    assert [part.tolist() for part in kept] == [part.tolist() for part in again]
-    assert np.shares_memory(again[1], items)
+    again = arrays.sort_rows(users, items, 2, 2, None, in_place=True)
+    for name in ("indptr", "items", "rows", "repeats"):
+        assert getattr(kept, name).tolist() == getattr(again, name).tolist()
+    assert arrays.library() is None or np.shares_memory(again.items, items)
 
 
-def test_memory_that_is_not_in_one_piece_is_refused():
-    with pytest.raises(ArgumentError, match="contiguous"):
-        compiled.remap_(np.zeros(8, np.int32)[::2], np.zeros(1, np.int32))
-    with pytest.raises(ArgumentError, match="contiguous"):
-        compiled.IdEncoder().encode(pl.Series([1, 2]), np.empty(1, np.int32))
+def test_memory_that_is_not_in_one_piece():
+    users, items = np.array([1, 9, 0, 9], np.int32)[::2], np.array([0, 9, 1, 9], np.int32)[::2]
+    for in_place in (False, True):
+        found = arrays.sort_rows(users, items, 2, 2, np.array([3, 4, 5, 6])[::2], in_place=in_place)
+        assert found.items.tolist() == [1, 0]
+    assert arrays.take(np.arange(6)[::2], np.array([2, 9, 1, 9], np.uint32)[::2]).tolist() == [4, 2]
