@@ -136,7 +136,7 @@ def test_views() -> None:
         ["a", "a", "b"], ["x", "y", "y"], titles=["Ex", "Why", "Why"], ratings=[1, 2, 3]
     )
     assert data.items_of("a").to_list() == ["x", "y"]
-    only_b = data.users(["b"])
+    only_b = data.where(data.rows == 1)
     assert only_b.num_users == 2
     assert only_b.to_polars().rows() == [("b", "y", 3.0)]
     compact = only_b.compact()
@@ -145,8 +145,6 @@ def test_views() -> None:
     assert compact.item_titles.to_list() == ["Why"]
     with pytest.raises(ArgumentError, match="no user 'z'"):
         data.items_of("z")
-    with pytest.raises(ArgumentError, match="no user 'z'"):
-        data.users(["a", "z"])
     assert data.to_scipy().toarray().tolist() == [[1, 1], [0, 1]]
     assert data.with_titles(pl.Series(["1", "2"])).item_titles is not None
     with pytest.raises(ArgumentError, match="1 titles"):
@@ -169,7 +167,8 @@ def test_gini_is_the_mean_absolute_difference(counts: list[int]) -> None:
 
 
 def test_describe_leaves_out_the_inactive() -> None:
-    data = Interactions.from_ids([1, 1, 2], [7, 8, 8], timestamps=[0, 86400, 5]).users([1])
+    data = Interactions.from_ids([1, 1, 2], [7, 8, 8], timestamps=[0, 86400, 5])
+    data = data.where(data.rows == 0)
     description = data.describe()
     assert (description.users, description.items, description.interactions) == (1, 2, 2)
     assert description.density == 1

@@ -142,9 +142,10 @@ class TrainIndex:
 
     def csr_of(self, users: Tensor) -> tuple[CSR, Tensor]:
         """The items of some users as CSR, and the position of each among all interactions."""
-        rows, edges = self._edges_of(users)
         degrees = self.degrees[users]
         start = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
+        rows = torch.arange(len(users), device=self.device).repeat_interleave(degrees)
+        edges = torch.arange(len(rows), device=self.device) + (self.indptr[users] - start[:-1])[rows]
         return CSR(start, self.indices[edges], rows), edges
 
     def pairs_of(self, users: Tensor) -> tuple[Tensor, Tensor]:
@@ -152,14 +153,8 @@ class TrainIndex:
 
         Sorted by position and then by item; a user who occurs twice in `users` has all pairs twice.
         """
-        rows, edges = self._edges_of(users)
-        return rows, self.indices[edges]
-
-    def _edges_of(self, users: Tensor) -> tuple[Tensor, Tensor]:
-        degrees = self.degrees[users]
-        rows = torch.arange(len(users), device=self.device).repeat_interleave(degrees)
-        shift = self.indptr[users] - (degrees.cumsum(0) - degrees)
-        return rows, torch.arange(len(rows), device=self.device) + shift[rows]
+        found, _ = self.csr_of(users)
+        return found.rows, found.items
 
     def name_of(self, user: int) -> str:
         """A user in the words of an error message: by id if ids are known, else by code."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from talos.data.arrays import Codes, sort_rows, take
 from talos.data.description import Description
 from talos.data.id_column import IdColumn
-from talos.data.item_rows import pairs_of_rows
+from talos.data.item_rows import Rows
 from talos.data.vocabulary import Ids, Vocabulary, add_ids, as_id_series
 from talos.errors import ArgumentError, DataError
 
@@ -53,7 +53,7 @@ class Provenance:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Interactions:
+class Interactions(Rows):
     """Users × items as CSR, with the caller's ids; immutable.
 
     Row `u` holds `indices[indptr[u]:indptr[u+1]]`: the codes of the user's items, ascending and distinct.
@@ -153,12 +153,13 @@ class Interactions:
                 raise ArgumentError(
                     f"{len(column)} values", where=name, expected=f"{len(users)}, one per row"
                 )
-        in_place = in_place and repeats is None  # these are added up by pair later
+        in_place = in_place and repeats is None  # they are added up by pair below
         kept = sort_rows(users, items, len(user_ids), len(item_ids), stamps, in_place=in_place)
         provenance = provenance or Provenance(rows=len(users))
         if repeats is not None:
-            counts = kept.repeats
-            repeats = take(repeats, kept.rows) if counts is None else _summed(repeats, users, items, counts)
+            counts = np.ones(len(users), np.int64) if kept.repeats is None else kept.repeats
+            by_pair, first = repeats[np.lexsort((items, users))], np.cumsum(counts) - counts
+            repeats = np.add.reduceat(by_pair, first, dtype=np.int32)
         return cls(
             indptr=kept.indptr,
             indices=kept.items,
@@ -176,23 +177,10 @@ class Interactions:
 
     # ----------------------------------------------------------------- reading
 
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    @property
-    def num_users(self) -> int:
-        """Users in the vocabulary, with interactions or not."""
-        return len(self.user_ids)
-
     @property
     def num_items(self) -> int:
         """Items in the vocabulary, with interactions or not."""
         return len(self.item_ids)
-
-    @cached_property
-    def user_degrees(self) -> NDArray[np.int64]:
-        """Interactions per user, (num_users,)."""
-        return np.diff(self.indptr)
 
     @cached_property
     def item_degrees(self) -> NDArray[np.int64]:
@@ -218,16 +206,6 @@ class Interactions:
             )
         return self.item_ids.decode(self.indices[self.indptr[code] : self.indptr[code + 1]])
 
-    def users(self, ids: Ids) -> Interactions:
-        """The interactions of these users only; the vocabularies stay, so codes keep their meaning."""
-        codes = self.user_ids.encode(ids)
-        if (codes < 0).any():
-            missing = as_id_series(ids, "ids").filter(pl.Series(codes < 0)).to_list()
-            raise ArgumentError(f"no user {missing[0]!r}", where="ids", expected="ids of known users")
-        chosen = np.zeros(self.num_users, bool)
-        chosen[codes] = True
-        return self.where(np.repeat(chosen, self.user_degrees))
-
     def user_range(self, users: range) -> Interactions:
         """The rows of consecutive users as a matrix of their own; its arrays share memory with this one's.
 
@@ -244,15 +222,6 @@ class Interactions:
             user_ids=Vocabulary(self.user_ids.ids[users.start : users.stop]),
             **self._values_at(edges),
         )
-
-    def pairs_of(self, codes: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], Codes]:
-        """All interactions of some users: for each, the position of its user in `codes`, and the item's code.
-
-        >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 8])
-        >>> [column.tolist() for column in data.pairs_of(np.array([1, 0]))]
-        [[0, 1, 1], [1, 0, 1]]
-        """
-        return pairs_of_rows(self.indptr, self.indices, codes)
 
     def where(self, keep: NDArray[np.bool_]) -> Interactions:
         """The interactions whose flag in `keep` (len(self),) is true; the vocabularies stay."""
@@ -274,23 +243,18 @@ class Interactions:
         columns = {name: getattr(self, name) for name in ("timestamps", "ratings", "repeats", "source_rows")}
         return {name: None if column is None else column[where] for name, column in columns.items()}
 
-    def in_time_order(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The positions of all interactions, those of each user in order of time, and which are ties.
+    def in_time_order(self) -> NDArray[np.int64]:
+        """The positions of all interactions, those of each user in order of time.
 
-        Equal times keep the order of the source; without timestamps the order of the source is that of time. A tie is
-        an interaction at the same time as the one before it of the same user.
+        Equal times keep the order of the source; without timestamps the order of the source is that of time.
 
         >>> data = Interactions.from_ids([1, 1, 1], ["c", "b", "a"], timestamps=[5, 7, 7])
-        >>> order, ties = data.in_time_order()
-        >>> data.item_ids.decode(data.indices[order]).to_list(), ties.tolist()
-        (['c', 'b', 'a'], [False, False, True])
+        >>> data.item_ids.decode(data.indices[data.in_time_order()]).to_list()
+        ['c', 'b', 'a']
         """
         rows = np.arange(len(self)) if self.source_rows is None else self.source_rows
         stamps = rows if self.timestamps is None else self.timestamps
-        order = np.lexsort((rows, stamps, self.rows))
-        ties = np.zeros(len(self), bool)
-        ties[1:] = (stamps[order[1:]] == stamps[order[:-1]]) & (self.rows[order[1:]] == self.rows[order[:-1]])
-        return order, ties
+        return np.lexsort((rows, stamps, self.rows))
 
     def compact(self) -> Interactions:
         """The same interactions over vocabularies without the users and items that have none."""
@@ -473,17 +437,6 @@ def _codes_of(ids: Ids, name: str) -> tuple[Vocabulary, Codes]:
     column = IdColumn(name)
     column.add(as_id_series(ids, name))
     return column.finish()
-
-
-def _summed(
-    values: NDArray[np.int32],
-    users: NDArray[np.integer[Any]],
-    items: NDArray[np.integer[Any]],
-    counts: NDArray[np.int32],
-) -> NDArray[np.int32]:
-    """The values of all rows of each pair together; `counts` has the number of rows of each."""
-    order = np.lexsort((items, users))
-    return np.add.reduceat(values[order], np.cumsum(counts) - counts).astype(np.int32)
 
 
 def titles_by_item(item_codes: Codes, num_items: int, titles: Ids) -> pl.Series:

@@ -11,10 +11,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from talos.data.arrays import Codes
 from talos.errors import DataError
 
-__all__ = ["Codes", "Ids", "Vocabulary", "add_ids", "as_id_series", "spelled_as"]
+__all__ = ["Ids", "Vocabulary", "add_ids", "as_id_series", "spelled_as"]
 
 # So few ids are looked up one by one, which is quicker than a search by polars: that wakes its threads and waits for
 # them, on a busy machine for as long as a time slice of every other process takes.
@@ -37,8 +36,6 @@ class Vocabulary:
     >>> animals.decode([1, 0]).to_list()
     ['dog', 'cat']
     """
-
-    __slots__ = ("ids",)
 
     def __init__(self, ids: pl.Series) -> None:
         self.ids = ids
@@ -81,8 +78,6 @@ class Vocabulary:
         >>> Vocabulary.of([7, 8]).encode_other(Vocabulary.of(["08", "7", "x"])).tolist()
         [-1, 0, -1]
         """
-        if self.ids.dtype == other.ids.dtype:
-            return self.encode(other.ids)
         spelled = spelled_as(other.ids, self.ids.dtype)
         codes, known = np.full(len(other), -1, np.int64), spelled.is_not_null().to_numpy()
         codes[known] = self.encode(spelled.drop_nulls())
@@ -138,27 +133,22 @@ def spelled_as(ids: pl.Series, dtype: pl.DataType) -> pl.Series:
 
 def as_id_series(ids: Ids | Iterable[Any], name: str) -> pl.Series:
     """Ids as a polars series of strings or 64-bit integers; a `DataError` that names `name` if they are neither."""
-    if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu" and ids.dtype != np.uint64:
-        return pl.Series(name, ids.astype(np.int64, copy=False))
+    expected = "all strings or all integers"
     try:
         series = ids if isinstance(ids, pl.Series) else pl.Series(name, ids, strict=True)
     except UnicodeEncodeError as error:
         found = error.object[error.start : error.end]
         raise DataError(f"half a character ({found!r})", where=name, expected="valid Unicode") from None
     except (TypeError, pl.exceptions.PolarsError, OverflowError) as error:
-        raise DataError("mixed types", where=name, expected="all strings or all integers") from error
+        raise DataError("mixed types", where=name, expected=expected) from error
     if series.null_count():
         row = int(series.is_null().arg_max() or 0)
         raise DataError(f"missing id at row {row}", where=name, expected="an id in every row")
-    if series.dtype in (pl.Categorical, pl.Enum):
-        series = series.cast(pl.String)
-    if series.dtype == pl.String or series.dtype == pl.Int64:
-        return series
-    if series.dtype.is_integer():
-        try:
-            return series.cast(pl.Int64)
-        except pl.exceptions.PolarsError as error:
-            raise DataError("an integer beyond 64 bits", where=name, expected="ids within 64 bits") from error
-    if len(series) == 0:
-        return series.cast(pl.Int64)
-    raise DataError(f"values of type {series.dtype}", where=name, expected="all strings or all integers")
+    if series.dtype in (pl.String, pl.Categorical, pl.Enum):
+        return series.cast(pl.String)
+    if len(series) and not series.dtype.is_integer():
+        raise DataError(f"values of type {series.dtype}", where=name, expected=expected)
+    numbers = series.cast(pl.Int64, strict=False)
+    if numbers.null_count():
+        raise DataError("an integer beyond 64 bits", where=name, expected="ids within 64 bits")
+    return numbers

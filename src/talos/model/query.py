@@ -61,8 +61,8 @@ _MOST_FOLDED = 100_000
 # Diversity chooses among the best this many times K items, and among no fewer than the second number.
 _POOL_PER_PLACE = 5
 _SMALLEST_POOL = 100
-# What the vector of a history depends on, in `Interactions` and in `ItemRows`.
-_COLUMNS = ("indices", "items", "timestamps", "ratings", "repeats")
+# What the vector of a history depends on; `ItemRows` have the first alone.
+_COLUMNS = ("indices", "timestamps", "ratings", "repeats")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,11 +216,7 @@ def _fold_together(model: Model, histories: Interactions | ItemRows, rows: NDArr
     """
     places, device = torch.from_numpy(rows), model.vectors.items.device
     indptr = torch.tensor(histories.indptr, device=device)
-    indices = torch.tensor(
-        histories.indices if isinstance(histories, Interactions) else histories.items,
-        dtype=torch.int64,
-        device=device,
-    )
+    indices = torch.tensor(histories.indices, dtype=torch.int64, device=device)
     baseline = model.vector_baseline()
     if baseline is not None:
         return baseline.fold_in(model.vectors.items, indptr, indices)[places]

@@ -115,7 +115,7 @@ class ServedRun:
             visits: the items of each row's visit.
         """
         events = [] if self._log is None else self._log.events_of(users)
-        if not events and (visits is None or not len(visits.items)):
+        if not events and (visits is None or not len(visits)):
             return None
         rows, every = np.array([row for row, _, _ in events], np.int64), np.arange(len(codes))
         items = encode(self.items, [item for _, item, _ in events])
