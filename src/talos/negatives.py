@@ -141,8 +141,7 @@ class UniformNegatives(_Draws):
         draws = torch.empty(len(users), self.n, dtype=torch.int64, device=index.device)
         if draws.numel() == 0:
             return draws
-        rows, items = index.pairs_of(users)
-        starts = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
+        (starts, items, rows), _ = index.csr_of(users)
         left = (index.num_items - degrees).unsqueeze(-1)  # |N_u|, (B, 1)
         size = max(1, min(len(users), _MARKS // max(index.num_items, self.n)))
         marks = torch.zeros(size * index.num_items, dtype=torch.bool, device=index.device)

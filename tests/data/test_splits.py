@@ -167,8 +167,8 @@ def test_cold_users_and_items_are_counted_not_dropped() -> None:
     data = Interactions.from_ids([1, 1, 2, 2, 3, 3], [7, 8, 8, 7, 9, 8], timestamps=[1, 2, 3, 4, 5, 6])
     parts = split(data, by="time", test=0.5, valid=0)  # train: 1-7, 1-8, 2-8; test: 2-7, 3-9, 3-8
     cold = parts.cold("test")
-    assert (cold.users, cold.interactions_of_cold_users) == (1, 2)
-    assert (cold.items, cold.interactions_of_cold_items) == (1, 1)
+    assert (cold["users"], cold["interactions_of_cold_users"]) == (1, 2)
+    assert (cold["items"], cold["interactions_of_cold_items"]) == (1, 1)
     assert len(parts.test) == 3
     assert keys(parts.warm().test) == {(2, 7)}
 

@@ -46,10 +46,10 @@ def test_index() -> None:
     has = np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]])
     index = index_of(has)
     assert index.degrees.tolist() == [2, 0, 1]
-    owner, items = index.pairs_of(torch.tensor([2, 1, 0, 2]))
+    (_, items, owner), _ = index.csr_of(torch.tensor([2, 1, 0, 2]))
     assert (owner.tolist(), items.tolist()) == ([0, 2, 2, 3], [1, 0, 2, 1])
     assert index.indices.dtype == index.indptr.dtype == torch.int64
-    owner, items = index.pairs_of(torch.tensor([], dtype=torch.long))
+    (_, items, owner), _ = index.csr_of(torch.tensor([], dtype=torch.long))
     assert len(owner) == len(items) == 0
 
 
@@ -83,7 +83,7 @@ def test_every_number_stands_for_another_negative(has: np.ndarray) -> None:
         count = int((~row).sum())
         numbers = torch.arange(count)
         hit = torch.from_numpy(row[:count]).nonzero().flatten()
-        owner, items = index.pairs_of(torch.tensor([user]))
+        (_, items, owner), _ = index.csr_of(torch.tensor([user]))
         starts = torch.tensor([0, len(items)])
         numbers[hit] = negatives._stand_ins(
             index.num_items, owner, items, starts, torch.zeros_like(hit), numbers[hit]
@@ -178,7 +178,8 @@ def test_every_few_users_share_a_draw_of_their_own(users: int, groups: int) -> N
 def test_meetings(has: np.ndarray, n: int) -> None:
     index, users = index_of(has), torch.arange(len(has))
     (drawn,) = SharedNegatives(n, users=len(has)).draw(index, users, seeded(n))
-    rows, columns = meetings(*index.pairs_of(users), drawn)
+    (_, items, owner), _ = index.csr_of(users)
+    rows, columns = meetings(owner, items, drawn)
     found = np.zeros((len(has), n), bool)
     found[rows.numpy(), columns.numpy()] = True
     assert len(rows) == found.sum()

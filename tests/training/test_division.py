@@ -123,7 +123,7 @@ def test_the_interactions_on_ranges_of_items_are_those_of_all(size: int) -> None
         index = division.index(data, config, torch.device("cpu"))
         assert (index.num_users, index.num_items) == (7, len(division.items))
         dense = np.zeros((7, index.num_items))
-        rows, items = index.pairs_of(torch.arange(7))
+        (_, items, rows), _ = index.csr_of(torch.arange(7))
         dense[rows, items] = 1
         parts.append(dense)
         masses = module.user_masses(division, data, torch.device("cpu"))
@@ -139,7 +139,7 @@ def test_the_index_of_divided_users_is_that_of_their_interactions(size: int) -> 
     for rank in range(size):
         division = division_for(config, data, rank_of(size, rank))
         index = division.index(data, config, torch.device("cpu"))
-        rows, items = index.pairs_of(torch.arange(len(division.users)))
+        (_, items, rows), _ = index.csr_of(torch.arange(len(division.users)))
         found = np.zeros((len(division.users), 9))
         found[rows, items] = 1
         assert np.array_equal(found, whole[division.users.start : division.users.stop])

@@ -101,8 +101,9 @@ class TrainIndex:
 
     >>> train = Interactions.from_ids(["a", "a", "b"], ["x", "y", "y"])
     >>> index = TrainIndex.from_interactions(train)
-    >>> [part.tolist() for part in index.pairs_of(torch.tensor([1, 0]))]
-    [[0, 1, 1], [1, 0, 1]]
+    >>> found, _ = index.csr_of(torch.tensor([1, 0]))
+    >>> found.rows, found.items
+    (tensor([0, 1, 1]), tensor([1, 0, 1]))
     """
 
     indptr: Tensor
@@ -141,20 +142,15 @@ class TrainIndex:
         return self.indptr.device
 
     def csr_of(self, users: Tensor) -> tuple[CSR, Tensor]:
-        """The items of some users as CSR, and the position of each among all interactions."""
+        """The items of some users as CSR, and the position of each among all interactions.
+
+        A user who occurs twice in `users` has two rows.
+        """
         degrees = self.degrees[users]
         start = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
         rows = torch.arange(len(users), device=self.device).repeat_interleave(degrees)
         edges = torch.arange(len(rows), device=self.device) + (self.indptr[users] - start[:-1])[rows]
         return CSR(start, self.indices[edges], rows), edges
-
-    def pairs_of(self, users: Tensor) -> tuple[Tensor, Tensor]:
-        """All interactions of some users: for each, the position of its user in `users`, and the item.
-
-        Sorted by position and then by item; a user who occurs twice in `users` has all pairs twice.
-        """
-        found, _ = self.csr_of(users)
-        return found.rows, found.items
 
     def name_of(self, user: int) -> str:
         """A user in the words of an error message: by id if ids are known, else by code."""

@@ -24,6 +24,12 @@ _DAY = 86_400.0
 _NEWEST = 0.99
 # Seconds: a date before March 1973 among others in a finer unit is taken for one in seconds.
 _EARLIEST = 1e8
+# The error about data without a column: where, what, expected.
+_MISSING = {
+    "ratings": ("events.weights", "the data have no ratings", "a column of ratings"),
+    "repeats": ("events.weights", "no pair of user and item occurs twice", "events that repeat"),
+    "timestamps": ("events.half_life", "the data have no timestamps", "a column of timestamps"),
+}
 
 
 def event_columns(events: EventsConfig) -> tuple[str, ...]:
@@ -51,39 +57,29 @@ def event_weights(train: Interactions, events: EventsConfig) -> NDArray[np.float
     >>> event_weights(data, EventsConfig(half_life="1d")).round(2).tolist()
     [0.6..., 1.2..., 1.2...]
     """
-    weights: NDArray[np.float64] | None = None
+    columns: dict[str, Any] = {name: getattr(train, name) for name in event_columns(events)}
+    for name, values in columns.items():
+        if values is None:
+            where, what, expected = _MISSING[name]
+            raise DataError(what, where=where, expected=expected)
+    weights: NDArray[np.float64] = np.ones(len(train))
     if events.weights == "rating":
-        if train.ratings is None:
-            raise DataError(
-                "the data have no ratings", where="events.weights", expected="a column of ratings"
-            )
-        weights = train.ratings.astype(np.float64)
+        weights = columns["ratings"].astype(np.float64)
         if len(weights) and not weights.min() > 0:
-            raise DataError(
-                f"a rating of {weights.min():g}", where="events.weights", expected="ratings above 0"
-            )
+            what = f"a rating of {weights.min():g}"
+            raise DataError(what, where="events.weights", expected="ratings above 0")
     if events.weights == "repeats":
-        if train.repeats is None:
-            raise DataError(
-                "no pair of user and item occurs twice", where="events.weights", expected="events that repeat"
-            )
-        weights = 1 + np.log(train.repeats)
+        weights = 1 + np.log(columns["repeats"])
     if events.half_life is not None:
-        life = parse_half_life(events.half_life)
-        if train.timestamps is None:
-            raise DataError(
-                "the data have no timestamps", where="events.half_life", expected="a column of timestamps"
-            )
-        seconds = in_seconds(train.timestamps)
+        seconds, life = in_seconds(columns["timestamps"]), parse_half_life(events.half_life)
         known = np.isfinite(seconds) & (seconds >= 0)
         newest = np.quantile(seconds[known], _NEWEST, method="higher") if known.any() else 0.0
         decay = np.maximum(np.exp2(np.where(known, np.minimum(seconds - newest, 0.0), 0.0) / life), _LEAST)
         decay[~known] = decay[known].mean() if known.any() else 1.0
-        weights = decay if weights is None else weights * decay
-    if weights is None or not len(weights):
+        weights = weights * decay
+    if not len(weights) or not columns:
         return None
-    scaled: NDArray[np.float32] = (weights / weights.mean()).astype(np.float32)
-    return scaled
+    return (weights / weights.mean()).astype(np.float32)
 
 
 def event_candidates(train: Interactions, valid: Interactions, events: EventsConfig) -> list[dict[str, str]]:
@@ -143,14 +139,14 @@ def in_seconds(stamps: NDArray[Any]) -> NDArray[np.float64]:
         return stamps.astype("datetime64[us]").astype(np.int64) / 1e6
     values = stamps.astype(np.float64)
     largest = np.nanmax(values, initial=0.0)
-    for unit in (1e9, 1e6, 1e3):
-        if largest > 1e11 * unit / 1e3:
-            other = (values > 0) & (values / unit < _EARLIEST)
-            if other.any():
-                what = (
-                    f"{int(other.sum()):,} of {len(values):,} are in another unit than {largest:.0f}, "
-                    f"such as {values[other][0]:.0f}"
-                )
-                raise DataError(what, where="timestamps", expected="one unit")
-            return values / unit
-    return values
+    unit = next((unit for unit in (1e9, 1e6, 1e3) if largest > _EARLIEST * unit), None)
+    if unit is None:
+        return values
+    other = (values > 0) & (values / unit < _EARLIEST)
+    if other.any():
+        what = (
+            f"{int(other.sum()):,} of {len(values):,} are in another unit than {largest:.0f}, "
+            f"such as {values[other][0]:.0f}"
+        )
+        raise DataError(what, where="timestamps", expected="one unit")
+    return values / unit

@@ -157,9 +157,9 @@ class Interactions(Rows):
         kept = sort_rows(users, items, len(user_ids), len(item_ids), stamps, in_place=in_place)
         provenance = provenance or Provenance(rows=len(users))
         if repeats is not None:
-            counts = np.ones(len(users), np.int64) if kept.repeats is None else kept.repeats
-            by_pair, first = repeats[np.lexsort((items, users))], np.cumsum(counts) - counts
-            repeats = np.add.reduceat(by_pair, first, dtype=np.int32)
+            counts = np.ones(len(users), np.int32) if kept.repeats is None else kept.repeats
+            first = np.cumsum(counts, dtype=np.int64) - counts
+            repeats = np.add.reduceat(repeats[np.lexsort((items, users))], first, dtype=np.int32)
         return cls(
             indptr=kept.indptr,
             indices=kept.items,

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import polars as pl
 
+from talos.data.id_column import are_integers
 from talos.data.parquet import scan_file
-from talos.data.read.clean import EXPECTED_ID, clean_ids, is_integer_text, polars_errors
+from talos.data.read.clean import EXPECTED_ID, clean_ids, polars_errors
 from talos.data.read.columns import WantedColumn, find_columns
 from talos.data.read.delimited import QuoteError, csv_rows
 from talos.data.read.frames import WHOLE_PARQUET, Parquet
-from talos.data.read.text import File, guess_layout, not_utf8
+from talos.data.read.text import File, Layout, guess_layout, not_utf8
 from talos.data.source import existing_path
 from talos.errors import DataError, nearest
 
@@ -55,34 +56,24 @@ def read_items(
     if isinstance(source, pl.DataFrame):
         where, table = "polars frame", source
     else:
-        path, where = existing_path(source), str(source)
-        if path.is_dir():
-            raise DataError("is a folder", where=where, expected="a csv, parquet or JSON-lines file")
-        table = _load(path, where)
+        where, table = str(source), _load(existing_path(source), str(source))
     table = table.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
-    roles = find_columns(
-        [
-            WantedColumn(role="item", kind="id", given=item or None, required=True),
-            WantedColumn(role="title", kind="text"),
-        ],
-        table.columns,
-        where,
-    )
-    names = {table.columns[place]: role for role, place in roles.items()}
-    kept = [name for name in table.columns if name not in names]
+    item_column = WantedColumn(role="item", kind="id", given=item or None, required=True)
+    roles = find_columns([item_column, WantedColumn(role="title", kind="text")], table.columns, where)
     for name in columns or ():
         if name not in table.columns:
             raise DataError(f"no column {name!r}", where=where, hint=nearest(name, table.columns))
-    if columns is not None:
-        kept = [name for name in kept if name in columns]
-    titles = [name for name, role in names.items() if role == "title"]
-    ids = _ids(table[table.columns[roles["item"]]], where)
-    found = [ids, *(_as_text(table[name], where).rename("title") for name in titles[:1])]
-    for name in kept:
-        if name in ("item_id", "title"):
-            what = f"column {name!r} besides the column {table.columns[roles['item']]!r}"
+    ids = table.to_series(roles["item"])
+    found = [_ids(ids, where)]
+    if "title" in roles:
+        found.append(_title(table.to_series(roles["title"]), where))
+    for position, column in enumerate(table):
+        if position in roles.values() or (columns is not None and column.name not in columns):
+            continue
+        if column.name in ("item_id", "title"):
+            what = f"column {column.name!r} besides the column {ids.name!r}"
             raise DataError(what, where=where, expected="other names for attributes")
-        found.append(_attribute(table[name], f"{where}, column {name!r}"))
+        found.append(_attribute(column, f"{where}, column {column.name!r}"))
     result = pl.DataFrame(found)
     if repeated:
         return result.unique("item_id", keep="last", maintain_order=True)
@@ -95,6 +86,8 @@ def read_items(
 
 def _load(path: Path, where: str) -> pl.DataFrame:
     """The table of a file; columns of text files are strings."""
+    if path.is_dir():
+        raise DataError("is a folder", where=where, expected="a csv, parquet or JSON-lines file")
     file = File(path, where, _MOST_BYTES)
     if Parquet.recognises(file):
         with polars_errors(where, WHOLE_PARQUET):
@@ -102,37 +95,35 @@ def _load(path: Path, where: str) -> pl.DataFrame:
     if file.samples[0].lstrip().startswith("{"):
         with polars_errors(where, "one JSON object per line"), file.open() as stream:
             return pl.read_ndjson(stream.read(), infer_schema_length=None)
-    return _load_delimited(file)
-
-
-def _load_delimited(text: File) -> pl.DataFrame:
-    layout = guess_layout(text)
-    names, where = layout.names, text.name
+    layout = guess_layout(file)
     if layout.headerless or layout.separator == "::":
         raise DataError("has no header", where=where, expected="a first line with the names of the columns")
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise DataError(f"two columns {twice!r}", where=where, expected="different names")
-    rows: list[list[str]] = []
-    with io.TextIOWrapper(text.open(), "utf-8", "surrogateescape", newline="") as stream:
+    for name in layout.names:
+        if layout.names.count(name) > 1:
+            raise DataError(f"two columns {name!r}", where=where, expected="different names")
+    rows = list(_rows(file, layout))
+    if not rows:
+        raise DataError("has a header and no rows", where=where, expected="one item per line")
+    return pl.DataFrame(rows, schema=dict.fromkeys(layout.names, pl.String), orient="row")
+
+
+def _rows(file: File, layout: Layout) -> Iterator[list[str]]:
+    """The fields of each row of a text file, as many as there are columns."""
+    with io.TextIOWrapper(file.open(), "utf-8", "surrogateescape", newline="") as stream:
         for _ in range(layout.skip_lines):
             stream.readline()
         for line, row in csv_rows(stream, layout):
+            place = f"{file.name}, line {line}"
             if isinstance(row, QuoteError):
                 expected = 'quotes around a whole field, and "" for a quote within it'
-                raise DataError(str(row), where=f"{where}, line {line}", expected=expected)
-            place = f"{where}, line {line}"
-            if len(row) != len(names):
-                raise DataError(f"{len(row)} fields", where=place, expected=str(len(names)))
+                raise DataError(str(row), where=place, expected=expected)
+            if len(row) != len(layout.names):
+                raise DataError(f"{len(row)} fields", where=place, expected=str(len(layout.names)))
             try:
                 "".join(row).encode()
             except UnicodeEncodeError:
-                raise not_utf8(text, line) from None
-            rows.append(row)
-    if not rows:
-        raise DataError("has a header and no rows", where=where, expected="one item per line")
-    columns = zip(names, zip(*rows, strict=True), strict=True)
-    return pl.DataFrame([pl.Series(name, values, dtype=pl.String) for name, values in columns])
+                raise not_utf8(file, line) from None
+            yield row
 
 
 def _ids(column: pl.Series, where: str) -> pl.Series:
@@ -142,9 +133,16 @@ def _ids(column: pl.Series, where: str) -> pl.Series:
         row = int(bad.arg_max() or 0)
         what = f"{column[row]!r} as the" if column[row] not in (None, "") else "no"
         raise DataError(f"{what} id in row {row}", where=place, expected=EXPECTED_ID)
-    if ids.dtype == pl.String and all(map(is_integer_text, ids.to_list())):
+    if ids.dtype == pl.String and are_integers(ids):
         ids = ids.cast(pl.Int64)
     return ids.rename("item_id")
+
+
+def _title(column: pl.Series, where: str) -> pl.Series:
+    if isinstance(column.dtype, pl.List | pl.Struct | pl.Array | pl.Binary | pl.Duration | pl.Object):
+        place = f"{where}, column {column.name!r}"
+        raise DataError(f"titles are {column.dtype}", where=place, expected="text")
+    return _without_blanks(column.cast(pl.String)).rename("title")
 
 
 def _without_blanks(column: pl.Series) -> pl.Series:
@@ -153,23 +151,15 @@ def _without_blanks(column: pl.Series) -> pl.Series:
     return text.set(text == "", None)
 
 
-def _as_text(column: pl.Series, where: str) -> pl.Series:
-    if isinstance(column.dtype, pl.List | pl.Struct | pl.Array | pl.Binary | pl.Duration | pl.Object):
-        raise DataError(
-            f"titles are {column.dtype}", where=f"{where}, column {column.name!r}", expected="text"
-        )
-    return _without_blanks(column.cast(pl.String))
-
-
 def _attribute(column: pl.Series, place: str) -> pl.Series:
     """A column of one of the types that filters know."""
+    if isinstance(column.dtype, pl.Date | pl.Datetime | pl.Time | pl.Null):
+        column = column.cast(pl.String)
     dtype = column.dtype
-    if isinstance(dtype, pl.Date | pl.Datetime | pl.Time | pl.Null):
-        column, dtype = column.cast(pl.String), pl.String()
-    if isinstance(dtype, pl.List) and isinstance(dtype.inner, pl.String | pl.Enum | pl.Categorical):
-        return column.cast(pl.List(pl.String))
     if dtype == pl.Boolean:
         return column
+    if isinstance(dtype, pl.List) and isinstance(dtype.inner, pl.String | pl.Enum | pl.Categorical):
+        return column.cast(pl.List(pl.String))
     if dtype.is_integer():
         whole = column.cast(pl.Int64, strict=False)
         return whole if whole.null_count() == column.null_count() else column.cast(pl.Float64)
@@ -182,15 +172,8 @@ def _attribute(column: pl.Series, place: str) -> pl.Series:
     values = text.drop_nulls()
     if values.str.contains(_SEVERAL, literal=True).any():
         return text.str.split(_SEVERAL).list.eval(pl.element().str.strip_chars().filter(pl.element() != ""))
-    if len(values) and all(map(is_integer_text, values.to_list())):
-        whole = text.cast(pl.Int64, strict=False)
-        if whole.null_count() == text.null_count():
-            return whole
-    numbers = text.cast(pl.Float64, strict=False)
-    if (
-        len(values)
-        and numbers.null_count() == text.null_count()
-        and numbers.is_finite().fill_null(True).all()
-    ):
-        return numbers
-    return text
+    if len(values) and are_integers(values):
+        return text.cast(pl.Int64)
+    numbers = values.cast(pl.Float64, strict=False)
+    are_numbers = len(values) and numbers.is_finite().fill_null(False).all()
+    return text.cast(pl.Float64) if are_numbers else text

@@ -24,7 +24,6 @@ from talos.errors import ArgumentError, ConfigError, DataError, Option, nearest
 from talos.files import locked_folder
 
 __all__ = [
-    "ColdCounts",
     "Split",
     "how_to_split",
     "k_core",
@@ -67,34 +66,17 @@ def k_core(data: Interactions, k: int) -> Interactions:
     """
     if k < 1:
         raise ArgumentError(f"{k}", where="k_core", expected="1 or more")
-    # the arrays shrink with each round, so a round costs no more than what is left
-    users, items, place = data.rows, data.indices, np.arange(len(data))
-    while len(place):
-        user_ok = np.bincount(users, minlength=data.num_users) >= k
-        item_ok = np.bincount(items, minlength=data.num_items) >= k
-        keep = user_ok[users] & item_ok[items]
+    core = data
+    while len(core):
+        keep = (core.user_degrees >= k)[core.rows] & (core.item_degrees >= k)[core.indices]
         if keep.all():
-            break
-        users, items, place = users[keep], items[keep], place[keep]
-    if len(place) == 0:
-        raise DataError(
-            f"nothing is left after {k}-core",
-            where=data.provenance.source,
-            expected=f"a k below {k}, or more data",
-        )
-    chosen = np.zeros(len(data), bool)
-    chosen[place] = True
-    return data.where(chosen).compact()
-
-
-@dataclass(frozen=True, kw_only=True)
-class ColdCounts:
-    """Users and items of a part that are absent from train, and how many interactions they have in that part."""
-
-    users: int
-    items: int
-    interactions_of_cold_users: int
-    interactions_of_cold_items: int
+            return core.compact()
+        core = core.where(keep)
+    raise DataError(
+        f"nothing is left after {k}-core",
+        where=data.provenance.source,
+        expected=f"a k below {k}, or more data",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,17 +98,22 @@ class Split:
         parts = {"train": self.train, "valid": self.valid, "test": self.test}
         return {name: part for name, part in parts.items() if part is not None}
 
-    def cold(self, part: str = "test") -> ColdCounts:
-        """Count the users and items of a part that are absent from train."""
-        data = self.parts.get(part, self.test)
+    def cold(self, part: str = "test") -> dict[str, int]:
+        """Count the users and items of a part that are absent from train, and their interactions in that part.
+
+        >>> data = Interactions.from_ids([1, 2, 2], [7, 7, 8])
+        >>> Split(train=data.where(data.rows == 0), valid=None, test=data.where(data.rows == 1)).cold()
+        {'users': 1, 'items': 1, 'interactions_of_cold_users': 2, 'interactions_of_cold_items': 1}
+        """
+        data = self.parts[part]
         cold_user = (self.train.user_degrees == 0) & (data.user_degrees > 0)
         cold_item = (self.train.item_degrees == 0) & (data.item_degrees > 0)
-        return ColdCounts(
-            users=int(cold_user.sum()),
-            items=int(cold_item.sum()),
-            interactions_of_cold_users=int(data.user_degrees[cold_user].sum()),
-            interactions_of_cold_items=int(data.item_degrees[cold_item].sum()),
-        )
+        return {
+            "users": int(cold_user.sum()),
+            "items": int(cold_item.sum()),
+            "interactions_of_cold_users": int(data.user_degrees[cold_user].sum()),
+            "interactions_of_cold_items": int(data.item_degrees[cold_item].sum()),
+        }
 
     def cold_notes(self) -> list[str]:
         """A line for each part that has users or items without training events.
@@ -139,10 +126,10 @@ class Split:
         for name, part in self.parts.items():
             if name != "train":
                 cold, items = self.cold(name), int((part.item_degrees > 0).sum())
-                if cold.users or cold.items:
+                if cold["users"] or cold["items"]:
                     notes.append(
-                        f"{name}: {cold.users:,} of {part.active_users:,} users and {cold.items:,} of {items:,} "
-                        "items have no training events"
+                        f"{name}: {cold['users']:,} of {part.active_users:,} users and {cold['items']:,} of "
+                        f"{items:,} items have no training events"
                     )
         return notes
 
@@ -380,7 +367,7 @@ def write_split(
         "cleaned": {name: value for name, value in (cleaned or {}).items() if value is not None},
         "format": format,
         "parts": {},
-        "cold": {name: vars(parts.cold(name)) for name in ("valid", "test") if name in parts.parts},
+        "cold": {name: parts.cold(name) for name in ("valid", "test") if name in parts.parts},
     }
     with locked_folder(out, purpose="writing a split") as staging:
         for name, part in parts.parts.items():

@@ -104,7 +104,7 @@ def test_what_the_index_counts(make_events: Make, tmp_path: Path) -> None:
         assert facts["items"] == part.describe().items
         assert facts["fingerprint"] == part.fingerprint()
     for name in ("valid", "test"):
-        assert record["cold"][name] == vars(parts.cold(name))  # type: ignore[arg-type]
+        assert record["cold"][name] == parts.cold(name)
     loads = [sum(part["interactions"] for part in shard["parts"].values()) for shard in record["shards"]]
     heaviest = parts.train.union(parts.test).user_degrees.max() + 30  # validation
     assert max(loads) - min(loads) <= 2 * heaviest
