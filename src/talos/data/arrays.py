@@ -51,11 +51,9 @@ class _SortTask(ctypes.Structure):
 def _built() -> ctypes.CDLL | None:
     """The library, if it was built for this version of the package."""
     found = built_library(__file__, "_encode")
-    if found is None:
-        return None
     try:
-        core = ctypes.CDLL(str(found))
-        if core.talos_rows_version() != _VERSION:
+        core = None if found is None else ctypes.CDLL(str(found))
+        if core is None or core.talos_rows_version() != _VERSION:
             return None
     except (OSError, AttributeError):
         return None
@@ -125,7 +123,7 @@ class SortedRows:
 
     indptr: NDArray[np.int64]  # (num_users + 1,)
     items: Codes
-    rows: NDArray[Any]  # beside `items`; int64, or uint32 from the compiled library
+    rows: NDArray[np.uint32]  # beside `items`
     repeats: NDArray[np.int32] | None = None
 
 
@@ -153,7 +151,7 @@ def sort_rows(
     last[:-1] = (users[1:] != users[:-1]) | (codes[1:] != codes[:-1])
     indptr = np.searchsorted(users[last], np.arange(num_users + 1)).astype(np.int64)
     repeats = None if last.all() else np.diff(np.flatnonzero(last), prepend=-1).astype(np.int32)
-    return SortedRows(indptr, codes[last], order[last], repeats)
+    return SortedRows(indptr, codes[last], order[last].astype(np.uint32), repeats)
 
 
 def _sort_compiled(

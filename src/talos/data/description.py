@@ -100,13 +100,9 @@ def gini(counts: NDArray[Any]) -> float:
     >>> gini(np.array([0, 0, 0, 8]))
     0.75
     """
-    ascending = np.sort(counts)
-    total = float(ascending.sum())
-    if total == 0:
-        return 0.0
-    n = len(ascending)
+    ascending, n = np.sort(counts), len(counts)
     weights = 2 * np.arange(1, n + 1) - n - 1
-    return max(0.0, float((weights * ascending).sum() / (n * total)))
+    return max(0.0, float((weights * ascending).sum()) / (n * float(ascending.sum()) or 1.0))
 
 
 def _quantiles(degrees: NDArray[Any]) -> dict[str, float]:

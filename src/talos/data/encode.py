@@ -16,7 +16,7 @@ from talos.data.read.columns import WantedColumn
 from talos.data.source import Pass, Source, read_through
 from talos.progress import Progress
 
-__all__ = ["encoded", "read_parts", "read_table", "read_whole"]
+__all__ = ["encoded", "id_columns", "read_parts", "read_table", "read_whole"]
 
 
 def read_whole(source: Source, options: SourceOptions, progress: Progress | None = None) -> Interactions:
@@ -37,22 +37,21 @@ def read_table(
     """The wanted columns of a source, row by row as they are."""
 
     def collected(one: Pass) -> tuple[pl.DataFrame, Provenance]:
-        columns = _columns(one)
+        columns = id_columns(one)
         frames = []
         for _, block in one:
             for role, column in columns.items():
                 column.add(block.frame[role], text=one.text)
             frames.append(block.frame.drop("user", "item"))
         table = pl.concat(frames, how="diagonal_relaxed")
-        for place, (role, column) in enumerate(columns.items()):
-            vocabulary, codes = column.finish()
-            table.insert_column(place, vocabulary.decode(codes).alias(role))
-        return table, one.provenance()
+        ids = {role: column.finish() for role, column in columns.items()}
+        decoded = {role: vocabulary.decode(codes) for role, (vocabulary, codes) in ids.items()}
+        return table.with_columns(**decoded), one.provenance()
 
     return read_through(source, options, collected, wanted=wanted)
 
 
-def _columns(one: Pass) -> dict[str, IdColumn]:
+def id_columns(one: Pass) -> dict[str, IdColumn]:
     """The columns of ids of a pass; ids that are bad or have blanks around them need the careful pass."""
 
     def check(ids: pl.Series) -> None:
@@ -65,7 +64,7 @@ def _columns(one: Pass) -> dict[str, IdColumn]:
 
 def encoded(one: Pass, *, whole: bool) -> dict[str, Interactions]:
     """The interactions of each part of a source, or of all parts together as "all"."""
-    columns = _columns(one)
+    columns = id_columns(one)
     values: dict[str, dict[str, Growing]] = {}
     ends: dict[str, int] = {}
     titles: list[pl.DataFrame] | None = []
@@ -84,7 +83,7 @@ def encoded(one: Pass, *, whole: bool) -> dict[str, Interactions]:
             ]
             kept = values.setdefault(part, {})
             for column in frame.drop("user", "item", "title", strict=False):  # times and ratings
-                kept.setdefault(f"{column.name}s", Growing(one.expected)).add(column.to_numpy())
+                kept.setdefault(f"{column.name}s", Growing()).add(column.to_numpy(), one.expected)
             for task in tasks:
                 task.result()
             ends[part] = len(columns["user"])

@@ -79,7 +79,8 @@ def event_weights(train: Interactions, events: EventsConfig) -> NDArray[np.float
         weights = weights * decay
     if not len(weights) or not columns:
         return None
-    return (weights / weights.mean()).astype(np.float32)
+    scaled: NDArray[np.float32] = (weights / weights.mean()).astype(np.float32)
+    return scaled
 
 
 def event_candidates(train: Interactions, valid: Interactions, events: EventsConfig) -> list[dict[str, str]]:
@@ -115,10 +116,8 @@ def event_candidates(train: Interactions, valid: Interactions, events: EventsCon
 
 def _is_later(valid: Interactions, train: Interactions) -> bool:
     """Whether most of `valid` happened after all that the same users have in `train`."""
-    if train.timestamps is None or valid.timestamps is None:
-        return False
     valid, _ = valid.aligned_to(train)
-    if not len(valid) or not len(train) or valid.timestamps is None:
+    if train.timestamps is None or valid.timestamps is None or not len(valid):
         return False
     before, after = in_seconds(train.timestamps), in_seconds(valid.timestamps)
     newest = np.full(train.num_users, -np.inf)

@@ -36,17 +36,16 @@ def mixed_ids(role: str) -> DataError:
 
 
 class Growing:
-    """An array that is filled block by block; it has room for the expected number of values, and grows.
+    """An array that is filled block by block.
 
-    >>> column = Growing(3)
-    >>> column.add(np.array([1, 2]))
+    >>> column = Growing()
+    >>> column.add(np.array([1, 2]), expected=3)
     >>> column.add(np.array([0.5]))
     >>> column.values.tolist()
     [1.0, 2.0, 0.5]
     """
 
-    def __init__(self, expected: int) -> None:
-        self.expected = expected
+    def __init__(self) -> None:
         self._array: NDArray[Any] = np.empty(0, bool)
         self._length = 0
 
@@ -58,11 +57,11 @@ class Growing:
         """The values so far."""
         return self._array[: self._length]
 
-    def add(self, block: NDArray[Any]) -> None:
-        """Take the next values; all become fractions or 64-bit integers with the first that needs it."""
+    def add(self, block: NDArray[Any], expected: int = 0) -> None:
+        """Take the next values, of about `expected` in all; their type is one that has room for each block's."""
         kind, end = np.promote_types(self._array.dtype, block.dtype), self._length + len(block)
         if end > len(self._array) or kind != self._array.dtype:
-            larger = np.empty(max(end, self.expected, len(self._array) * 9 // 8), kind)
+            larger = np.empty(max(end, expected, len(self._array) * 9 // 8), kind)
             larger[: self._length] = self.values
             self._array = larger
         self._array[self._length : end] = block
@@ -93,9 +92,9 @@ class IdColumn:
         self.role, self.as_strings, self.check = role, as_strings, check
         self._type: pl.DataType | None = None
         self._kinds: set[str] = set()
-        self._rows = Growing(0)  # codes by `_encoder`, or integers as they are until `finish`
         self._encoder = IdEncoder()
         self._new: list[pl.Series] = []  # the new ids of each block, in the order of their codes
+        self._rows = Growing()  # what `add` keeps: codes, or integers as they are until `finish`
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -108,28 +107,31 @@ class IdColumn:
             text: whether strings may be integers as they are written in a text file.
             expected: about how many ids there are in all.
         """
+        ids = self._typed(ids, text=text)
+        if ids.dtype == pl.String:
+            self._rows.add(self._encoded(ids), expected)
+        else:
+            short = ids.is_between(-(2**31), 2**31 - 1).all()
+            self._rows.add(ids.to_numpy().astype(np.int32 if short else np.int64, copy=False), expected)
+
+    def codes_of(self, ids: pl.Series, *, text: bool = False) -> Codes:
+        """The codes of the next block, which are not kept here: `order` says what they become in the end."""
+        return self._encoded(self._typed(ids, text=text))
+
+    def _typed(self, ids: pl.Series, *, text: bool) -> pl.Series:
+        """A block in the type of the first one. In the end `order` says whether integers may be strings."""
         if self.as_strings:
             ids, text = ids.cast(pl.String), False
         self._kinds.add("integer" if ids.dtype != pl.String else "text" if text else "string")
         if self._type is None:
-            self._type, self._rows = ids.dtype, Growing(expected)
-        if ids.dtype != self._type:
-            ids = self._converted(ids)
-        if ids.dtype == pl.String:
-            self._rows.add(self._encoded(ids))
-        else:
-            short = ids.is_between(-(2**31), 2**31 - 1).all()
-            self._rows.add(ids.to_numpy().astype(np.int32 if short else np.int64, copy=False))
-
-    def _converted(self, ids: pl.Series) -> pl.Series:
-        """A block in the type of those before it: integers as strings, of which `finish` decides, or the reverse."""
-        if ids.dtype != pl.String:
-            return ids.cast(pl.String)
+            self._type = ids.dtype
+        if ids.dtype == self._type or ids.dtype != pl.String:
+            return ids.cast(self._type)
         if self.check is not None:
             self.check(ids)
         if "string" in self._kinds or not are_integers(ids):
             raise mixed_ids(self.role)
-        return ids.cast(pl.Int64)
+        return ids.cast(self._type)
 
     def _encoded(self, ids: pl.Series) -> Codes:
         codes, places = self._encoder.encode(ids)
@@ -139,24 +141,29 @@ class IdColumn:
         return codes
 
     def finish(self) -> tuple[Vocabulary, Codes]:
-        """The vocabulary, ascending, and the code of each row."""
-        rows, text = self._rows.values, self._type == pl.String
-        if not text:
+        """The vocabulary, ascending, and the code of each row that was added."""
+        rows = self._rows.values
+        if self._type != pl.String:
             found = _by_table(rows)
             if found is not None:
                 return found
             rows = self._encoded(pl.Series(rows, dtype=pl.Int64))
+        vocabulary, position = self.order()
+        return vocabulary, take(position, rows, out=rows)
+
+    def order(self) -> tuple[Vocabulary, Codes]:
+        """The vocabulary, ascending, and the position in it of each code so far."""
         ids = new = pl.concat(self._new)
-        if text and "string" not in self._kinds and are_integers(ids):
-            ids = ids.cast(pl.Int64)
-        elif text and "integer" in self._kinds:
+        if new.dtype == pl.String and "string" not in self._kinds and are_integers(new):
+            ids = new.cast(pl.Int64)
+        elif new.dtype == pl.String and "integer" in self._kinds:
             raise mixed_ids(self.role)
         # Sorting and looking up the codes again takes a fifth of the time of finding the order.
         ascending = ids.sort()
         before, _ = self._encoder.encode(ascending.cast(new.dtype))
         position = np.empty(len(ids), np.int32)
         position[before] = np.arange(len(ids), dtype=np.int32)
-        return Vocabulary(ascending.rename("")), take(position, rows, out=rows)
+        return Vocabulary(ascending.rename("")), position
 
 
 def _by_table(values: NDArray[Any]) -> tuple[Vocabulary, Codes] | None:

@@ -168,9 +168,7 @@ class Interactions(Rows):
             timestamps=None if stamps is None else take(stamps, kept.rows),
             ratings=None if stars is None else take(stars, kept.rows),
             repeats=kept.repeats if repeats is None else repeats,
-            source_rows=kept.rows.astype(np.uint32, copy=False)
-            if source_rows is None
-            else take(source_rows, kept.rows),
+            source_rows=kept.rows if source_rows is None else take(source_rows, kept.rows),
             item_titles=item_titles,
             provenance=replace(provenance, duplicates=provenance.duplicates + len(users) - len(kept.items)),
         )

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
 
-from talos.data.id_column import are_integers
 from talos.data.parquet import scan_file
-from talos.data.read.clean import EXPECTED_ID, clean_ids, polars_errors
+from talos.data.read.clean import EXPECTED_ID, clean_ids, is_integer_text, polars_errors
 from talos.data.read.columns import WantedColumn, find_columns
 from talos.data.read.delimited import QuoteError, csv_rows
 from talos.data.read.frames import WHOLE_PARQUET, Parquet
-from talos.data.read.text import File, Layout, guess_layout, not_utf8
+from talos.data.read.text import File, guess_layout, not_utf8
 from talos.data.source import existing_path
 from talos.errors import DataError, nearest
 
@@ -95,35 +94,37 @@ def _load(path: Path, where: str) -> pl.DataFrame:
     if file.samples[0].lstrip().startswith("{"):
         with polars_errors(where, "one JSON object per line"), file.open() as stream:
             return pl.read_ndjson(stream.read(), infer_schema_length=None)
-    layout = guess_layout(file)
+    return _load_delimited(file)
+
+
+def _load_delimited(text: File) -> pl.DataFrame:
+    layout = guess_layout(text)
+    names, where = layout.names, text.name
     if layout.headerless or layout.separator == "::":
         raise DataError("has no header", where=where, expected="a first line with the names of the columns")
-    for name in layout.names:
-        if layout.names.count(name) > 1:
-            raise DataError(f"two columns {name!r}", where=where, expected="different names")
-    rows = list(_rows(file, layout))
-    if not rows:
-        raise DataError("has a header and no rows", where=where, expected="one item per line")
-    return pl.DataFrame(rows, schema=dict.fromkeys(layout.names, pl.String), orient="row")
-
-
-def _rows(file: File, layout: Layout) -> Iterator[list[str]]:
-    """The fields of each row of a text file, as many as there are columns."""
-    with io.TextIOWrapper(file.open(), "utf-8", "surrogateescape", newline="") as stream:
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"two columns {twice!r}", where=where, expected="different names")
+    rows: list[list[str]] = []
+    with io.TextIOWrapper(text.open(), "utf-8", "surrogateescape", newline="") as stream:
         for _ in range(layout.skip_lines):
             stream.readline()
         for line, row in csv_rows(stream, layout):
-            place = f"{file.name}, line {line}"
             if isinstance(row, QuoteError):
                 expected = 'quotes around a whole field, and "" for a quote within it'
-                raise DataError(str(row), where=place, expected=expected)
-            if len(row) != len(layout.names):
-                raise DataError(f"{len(row)} fields", where=place, expected=str(len(layout.names)))
+                raise DataError(str(row), where=f"{where}, line {line}", expected=expected)
+            place = f"{where}, line {line}"
+            if len(row) != len(names):
+                raise DataError(f"{len(row)} fields", where=place, expected=str(len(names)))
             try:
                 "".join(row).encode()
             except UnicodeEncodeError:
-                raise not_utf8(file, line) from None
-            yield row
+                raise not_utf8(text, line) from None
+            rows.append(row)
+    if not rows:
+        raise DataError("has a header and no rows", where=where, expected="one item per line")
+    columns = zip(names, zip(*rows, strict=True), strict=True)
+    return pl.DataFrame([pl.Series(name, values, dtype=pl.String) for name, values in columns])
 
 
 def _ids(column: pl.Series, where: str) -> pl.Series:
@@ -133,7 +134,7 @@ def _ids(column: pl.Series, where: str) -> pl.Series:
         row = int(bad.arg_max() or 0)
         what = f"{column[row]!r} as the" if column[row] not in (None, "") else "no"
         raise DataError(f"{what} id in row {row}", where=place, expected=EXPECTED_ID)
-    if ids.dtype == pl.String and are_integers(ids):
+    if ids.dtype == pl.String and all(map(is_integer_text, ids.to_list())):
         ids = ids.cast(pl.Int64)
     return ids.rename("item_id")
 
@@ -172,7 +173,7 @@ def _attribute(column: pl.Series, place: str) -> pl.Series:
     values = text.drop_nulls()
     if values.str.contains(_SEVERAL, literal=True).any():
         return text.str.split(_SEVERAL).list.eval(pl.element().str.strip_chars().filter(pl.element() != ""))
-    if len(values) and are_integers(values):
+    if len(values) and all(map(is_integer_text, values.to_list())):
         return text.cast(pl.Int64)
     numbers = values.cast(pl.Float64, strict=False)
     are_numbers = len(values) and numbers.is_finite().fill_null(False).all()

@@ -197,7 +197,8 @@ def split(
         if by == "user":
             picked = random_share(rest, valid, rng, paper=paper)
         elif by == "time":
-            picked = _random_of_all(len(rest), valid, rng)
+            picked = np.zeros(len(rest), bool)
+            picked[rng.permutation(len(rest))[: round(valid * len(rest))]] = True
             picked = picked if paper else leave_one(rest, picked)
         else:
             picked = _latest_share(rest, valid)
@@ -306,12 +307,6 @@ def leave_one(data: Interactions, picked: NDArray[np.bool_]) -> NDArray[np.bool_
     picked = picked.copy()
     picked[starts[np.logical_and.reduceat(picked, starts)]] = False
     return picked
-
-
-def _random_of_all(count: int, share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
-    chosen = np.zeros(count, bool)
-    chosen[rng.permutation(count)[: round(share * count)]] = True
-    return chosen
 
 
 def _latest_share(data: Interactions, share: float) -> NDArray[np.bool_]:
