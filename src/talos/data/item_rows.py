@@ -38,7 +38,7 @@ class Rows:
         >>> [column.tolist() for column in rows.pairs_of(np.array([1, 0]))]
         [[0, 1, 1], [9, 7, 8]]
         """
-        counts = self.user_degrees[codes]
+        counts = self.indptr[codes + 1] - self.indptr[codes]
         owner = np.repeat(np.arange(len(codes)), counts)
         shift = np.repeat(self.indptr[codes] - (np.cumsum(counts) - counts), counts)
         return owner, self.indices[np.arange(len(owner)) + shift]
