@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from talos import registry
-from talos.data.interactions import Interactions
-from talos.data.item_rows import ItemRows
+from talos.data.interactions import Interactions, ItemRows
 from talos.errors import ArgumentError, ConfigError, DataError
 from talos.files import sealed_text
 from talos.model.fold_in import fold_in

@@ -1,4 +1,4 @@
-"""`Interactions`: users × items as an immutable sparse matrix with the caller's ids."""
+"""`Interactions`: users × items as an immutable sparse matrix with the caller's ids; `ItemRows`: one without ids."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import polars as pl
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from talos.data.arrays import Codes, sort_rows, take
 from talos.data.description import Description
 from talos.data.id_column import IdColumn
-from talos.data.item_rows import Rows
 from talos.data.vocabulary import Ids, Vocabulary, add_ids, as_id_series
 from talos.errors import ArgumentError, DataError
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from talos.data.splits import Split
 
-__all__ = ["Interactions", "Provenance", "titles_by_item", "values_in"]
+__all__ = ["Interactions", "ItemRows", "Provenance", "Rows", "titles_by_item", "values_in"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +49,38 @@ class Provenance:
     notes: tuple[str, ...] = ()
     guesses: str = ""
     unused: tuple[str, ...] = ()
+
+
+class Rows:
+    """Items of rows in CSR form: `indices[indptr[r]:indptr[r + 1]]` are those of row r."""
+
+    indptr: NDArray[np.int64]  # (rows + 1,)
+    indices: NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @property
+    def num_users(self) -> int:
+        """The number of rows, with items or not."""
+        return len(self.indptr) - 1
+
+    @cached_property
+    def user_degrees(self) -> NDArray[np.int64]:
+        """How many items each row has, (num_users,)."""
+        return np.diff(self.indptr)
+
+    def pairs_of(self, codes: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """All items of some rows: for each, the position of its row in `codes`, and the item.
+
+        >>> rows = ItemRows(np.array([0, 2, 3]), np.array([7, 8, 9]), num_items=10)
+        >>> [column.tolist() for column in rows.pairs_of(np.array([1, 0]))]
+        [[0, 1, 1], [9, 7, 8]]
+        """
+        counts = self.indptr[codes + 1] - self.indptr[codes]
+        owner = np.repeat(np.arange(len(codes)), counts)
+        shift = np.repeat(self.indptr[codes] - (np.cumsum(counts) - counts), counts)
+        return owner, self.indices[np.arange(len(owner)) + shift]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -429,6 +460,39 @@ class Interactions(Rows):
         with_extras = f", with {', '.join(extras)}" if extras else ""
         size = f"{self.num_users:,} users × {self.num_items:,} items, {len(self):,} pairs"
         return f"Interactions({size}{with_extras})"
+
+
+@dataclass(frozen=True, eq=False)
+class ItemRows(Rows):
+    """The items of each of some rows: what a list is made from, or what it may not offer.
+
+    >>> rows = ItemRows.of(np.array([1, 0, 1]), np.array([7, 8, 9]), num_rows=2, num_items=10)
+    >>> [part.tolist() for part in rows.pairs_of(np.array([1]))]
+    [[0, 0], [7, 9]]
+    """
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int64]
+    num_items: int
+
+    @classmethod
+    def of(
+        cls,
+        owner: NDArray[np.integer[Any]],
+        items: NDArray[np.integer[Any]],
+        *,
+        num_rows: int,
+        num_items: int,
+    ) -> Self:
+        """The rows of pairs (owner, item), which may be in any order."""
+        order = np.argsort(owner, kind="stable")
+        counts = np.bincount(owner, minlength=num_rows)
+        return cls(np.concatenate([[0], np.cumsum(counts)]), np.asarray(items, np.int64)[order], num_items)
+
+    def user_range(self, rows: range) -> Self:
+        """Consecutive rows, as rows of their own."""
+        ends = self.indptr[rows.start : rows.stop + 1]
+        return type(self)(ends - ends[0], self.indices[ends[0] : ends[-1]], self.num_items)
 
 
 def _codes_of(ids: Ids, name: str) -> tuple[Vocabulary, Codes]:

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from talos.baselines import ItemWeights
-from talos.data.interactions import Interactions
-from talos.data.item_rows import ItemRows
+from talos.data.interactions import Interactions, ItemRows
 from talos.errors import ArgumentError
 from talos.kernels import topk
 

@@ -18,8 +18,7 @@ from talos import registry
 from talos.baselines import ItemWeights, VectorBaseline
 from talos.checks import is_integer, require
 from talos.config import RunConfig
-from talos.data.interactions import Interactions
-from talos.data.item_rows import ItemRows
+from talos.data.interactions import Interactions, ItemRows
 from talos.errors import ArgumentError
 from talos.evaluation.popularity import PriorScores, longest_of, popularity_scores
 from talos.evaluation.ranking import DotScores, HistoryScores, Scorer

@@ -21,8 +21,7 @@ from torch import Tensor
 from talos.baselines import ItemWeights
 from talos.checks import positive_integer, require
 from talos.data.event_weights import event_columns, event_weights
-from talos.data.interactions import Interactions
-from talos.data.item_rows import ItemRows
+from talos.data.interactions import Interactions, ItemRows
 from talos.data.vocabulary import Ids, Vocabulary, as_id_series
 from talos.errors import ArgumentError, DataError, MissingExtraError
 from talos.evaluation.popularity import popularity_scores

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from talos.data.item_rows import ItemRows
+from talos.data.interactions import ItemRows
 from talos.model.explain import shares_of
 from talos.model.query import ListQuery, answer, banned_items, sources_of
 from talos.serving.metrics import Metrics

@@ -22,8 +22,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from talos.data.event_weights import in_seconds
-from talos.data.interactions import Interactions
-from talos.data.item_rows import ItemRows
+from talos.data.interactions import Interactions, ItemRows
 from talos.data.vocabulary import Vocabulary
 from talos.errors import DataError, InputError
 from talos.model.model import Model
