@@ -254,9 +254,9 @@ class Interactions(Rows):
 
     def where(self, keep: NDArray[np.bool_]) -> Interactions:
         """The interactions whose flag in `keep` (len(self),) is true; the vocabularies stay."""
-        counts = np.zeros(self.num_users + 1, np.int64)
-        np.cumsum(np.bincount(self.rows[keep], minlength=self.num_users), out=counts[1:])
-        return replace(self, indptr=counts, indices=self.indices[keep], **self._values_at(keep))
+        degrees = np.bincount(self.rows[keep], minlength=self.num_users)
+        indptr = np.concatenate([[0], np.cumsum(degrees)])
+        return replace(self, indptr=indptr, indices=self.indices[keep], **self._values_at(keep))
 
     def of_users_in(self, other: Interactions) -> Interactions:
         """Keep the interactions of users who have some in `other`, which has the same vocabularies.
@@ -289,11 +289,10 @@ class Interactions(Rows):
         """The same interactions over vocabularies without the users and items that have none."""
         users = np.flatnonzero(self.user_degrees)
         items = np.flatnonzero(self.item_degrees)
-        position = np.full(self.num_items, -1, np.int32)
-        position[items] = np.arange(len(items), dtype=np.int32)
+        position = np.cumsum(self.item_degrees > 0, dtype=np.int32) - np.int32(1)
         return replace(
             self,
-            indptr=np.concatenate([[0], np.cumsum(self.user_degrees[users])]).astype(np.int64),
+            indptr=np.concatenate([[0], np.cumsum(self.user_degrees[users])]),
             indices=position[self.indices],
             user_ids=Vocabulary(self.user_ids.decode(users)),
             item_ids=Vocabulary(self.item_ids.decode(items)),

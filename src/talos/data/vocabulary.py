@@ -53,8 +53,6 @@ class Vocabulary:
             isinstance(other, Vocabulary) and self.ids.dtype == other.ids.dtype and self.ids.equals(other.ids)
         )
 
-    __hash__ = None  # type: ignore[assignment]  # equality is by content and the content is large
-
     def __repr__(self) -> str:
         kind = "strings" if self.ids.dtype == pl.String else "integers"
         return f"Vocabulary({len(self)} {kind})"
