@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -32,14 +33,11 @@ from talos.data.shards import (
 from talos.data.source import Source
 from talos.data.splits import Split
 from talos.errors import ConfigError, DataError, Option
-from talos.files import expanded
 from talos.progress import Progress
 
 __all__ = [
     "SourceOptions",
-    "check_unchanged",
     "fingerprints_of",
-    "interactions_from",
     "open_fit_parts",
     "open_interactions",
     "open_recorded",
@@ -95,17 +93,8 @@ def read(source: Any, *, progress: Progress | None = None, **options: Any) -> In
     return _whole(Source.of(source), SourceOptions.of(**options), progress)
 
 
-def interactions_from(data: Any) -> Interactions:
-    """Interactions as they are; anything else that `read` takes is read.
-
-    >>> interactions_from(pl.DataFrame({"user": [1], "item": [7]}))
-    Interactions(1 users × 1 items, 1 pairs)
-    """
-    return data if isinstance(data, Interactions) else read(data)
-
-
 def open_interactions(
-    path: Location,
+    path: Location | Source,
     options: SourceOptions | None = None,
     *,
     notify: Notify | None = None,
@@ -117,12 +106,7 @@ def open_interactions(
     A named dataset gets the paper's clean-up unless `raw=True`; a folder of parts or shards is read as their union.
     Options may be given as an object, by name, or both; names win.
     """
-    return _cleaned(Source.of(path), SourceOptions.of(options, **changes), notify, progress)
-
-
-def _cleaned(
-    source: Source, options: SourceOptions, notify: Notify | None, progress: Progress | None
-) -> Interactions:
+    source, options = Source.of(path), SourceOptions.of(options, **changes)
     data = _whole(source, options, progress, notify)
     _say_guesses(data, notify)
     info, min_rating, k_core = None, options.clean.min_rating, options.clean.k_core
@@ -147,16 +131,14 @@ def _whole(
     source: Source, options: SourceOptions, progress: Progress | None, notify: Notify | None = None
 ) -> Interactions:
     if source.kind == "dataset":
-        return datasets.load(source.data, notify=notify) if notify is not None else datasets.load(source.data)
+        return datasets.load(source.data, notify=notify)
     if source.kind == "shards":
-        parts = read_shards(source.name)
-        both = parts.train.union(parts.test)
-        return both if parts.valid is None else both.union(parts.valid)
+        return reduce(Interactions.union, read_shards(source.name).parts.values())
     return read_whole(source, options, progress)
 
 
 def open_split(
-    path: Location,
+    path: Location | Source,
     options: SourceOptions | None = None,
     *,
     notify: Notify | None = None,
@@ -182,29 +164,21 @@ def open_split(
     ...     open_split(file, user="who", item="what")
     Split(train 7, valid 1, test 2; 1 users × 10 items)
     """
-    return _split_of(Source.of(path), SourceOptions.of(options, **changes), notify, progress)
-
-
-def _split_of(
-    source: Source, options: SourceOptions, notify: Notify | None, progress: Progress | None
-) -> Split:
-    if source.kind in ("shards", "parts"):
-        _warn_split_already(options, notify)
+    source, options = Source.of(path), SourceOptions.of(options, **changes)
     if source.kind == "shards":
+        _warn_split_already(options, notify)
         return read_shards(source.name)
     if source.kind == "parts":
         if "test" not in source.parts:
             raise DataError("has a train file and no test file", where=source.name, expected="a test set")
-        parts = read_parts(source, options, progress)
-        _say_guesses(parts["train"], notify)
+        parts = _given_parts(source, options, notify, progress)
         return splits.predefined(parts["train"], parts.get("valid"), parts["test"])
-    how = options.split
-    data = _cleaned(source, options, notify, progress)
+    how, data = options.split, open_interactions(source, options, notify=notify, progress=progress)
     return splits.split(data, by=how.by, test=how.test, valid=how.valid, seed=how.split_seed)
 
 
 def open_fit_parts(
-    path: Location,
+    path: Location | Source,
     options: SourceOptions | None = None,
     *,
     notify: Notify | None = None,
@@ -217,16 +191,24 @@ def open_fit_parts(
     """
     source, options = Source.of(path), SourceOptions.of(options, **changes)
     if source.kind == "parts":
-        source = source.only("train", "valid")
-        _warn_split_already(options, notify)
-        parts = read_parts(source, options, progress)
-        _say_guesses(parts["train"], notify)
+        files = {part: files for part, files in source.parts.items() if part != "test"}
+        parts = _given_parts(replace(source, parts=files), options, notify, progress)
         return parts["train"], parts.get("valid")
     if source.kind == "shards":
         _warn_split_already(options, notify)
         return read_fit_shards(source.name)
-    made = _split_of(source, options, notify, progress)
+    made = open_split(source, options, notify=notify, progress=progress)
     return made.train, made.valid
+
+
+def _given_parts(
+    source: Source, options: SourceOptions, notify: Notify | None, progress: Progress | None
+) -> Mapping[str, Interactions]:
+    """The parts of a folder that is split already."""
+    _warn_split_already(options, notify)
+    parts = read_parts(source, options, progress)
+    _say_guesses(parts["train"], notify)
+    return parts
 
 
 def read_lists(
@@ -309,13 +291,16 @@ def open_test(
     """
     options = options or SourceOptions()
     if source is not None:
-        options = SourceOptions.from_dict(source).for_other_data(options)
+        # A query belongs to one database, and a clean-up and a split to one source.
+        recorded = SourceOptions.from_dict(source)
+        recorded = replace(recorded, query=None, table=None, split=Splitting(), clean=Cleaning())
+        options = SourceOptions.of(recorded, **options.given())
     found = Source.of(path)
-    if found.kind in ("shards", "parts"):
-        if notify is not None:
-            notify(f"{path} is split: measuring its test part")
-        return _split_of(found, options, None, progress).test
-    return _cleaned(found, options, notify, progress)
+    if found.kind not in ("shards", "parts"):
+        return open_interactions(found, options, notify=notify, progress=progress)
+    if notify is not None:
+        notify(f"{path} is split: measuring its test part")
+    return open_split(found, options, progress=progress).test
 
 
 def open_recorded(
@@ -355,9 +340,9 @@ def open_recorded(
     path = str(source["path"]) if data is None else data
     if data is None and "://" in path:
         raise ConfigError(
-            f"its data are in a database ({without_passwords(path)}), and a run does not open one by itself",
+            f"its data are in a database ({without_passwords(path)})",
             where=os.fspath(run),
-            option=Option("data", "URL", "names it again"),
+            expected="the URL as PATH, and the query if there is one: a record does not open it by itself",
         )
     if data is not None and recorded.query and not asked.query and DatabaseURL.parse(data).query is None:
         raise ConfigError(
@@ -366,15 +351,18 @@ def open_recorded(
             expected=f"the query again; the run has {recorded.query!r}",
             option=Option("query", "SQL", "names it"),
         )
-    if data is None and expanded(path).exists() and not (expanded(path).is_dir() or expanded(path).is_file()):
+    parts = open_split(
+        path, recorded, notify=notify, progress=progress, **{**asked.given(), "query": asked.query}
+    )
+    stored, found = source.get("fingerprints"), fingerprints_of(parts)
+    if isinstance(stored, Mapping) and stored != found:
+        changed = [name for name in {**found, **stored} if stored.get(name) != found.get(name)]
         raise DataError(
-            f"the data of {os.fspath(run)} came from a pipe or a device",
-            where=path,
-            option=Option("data", "PATH", "names a file"),
+            f"not the data of {os.fspath(run)}: another {' and '.join(changed)} part than at training",
+            where=without_passwords(path),
+            expected="the file as it was, so that nothing that was trained on is measured as test",
+            hint="a test set of its own can be measured as PATH",
         )
-    options = SourceOptions.of(recorded, **{**asked.given(), "query": asked.query})
-    parts = open_split(path, options, notify=notify, progress=progress)
-    check_unchanged(source, parts, run=run, path=path)
     return parts
 
 
@@ -387,24 +375,6 @@ def fingerprints_of(parts: Split | SplitShare) -> dict[str, str]:
     """The fingerprint of each part of a split, by name."""
     named = {"train": parts.train, "valid": parts.valid, "test": parts.test}
     return {name: part.fingerprint() for name, part in named.items() if part is not None}
-
-
-def check_unchanged(
-    source: Mapping[str, Any], parts: Split | SplitShare, *, run: Location, path: str | None = None
-) -> None:
-    """Refuse a split whose parts are not those of a record; a record without fingerprints is taken as it is."""
-    stored = source.get("fingerprints")
-    if not isinstance(stored, Mapping) or dict(stored) == fingerprints_of(parts):
-        return
-    found = fingerprints_of(parts)
-    changed = [name for name in ("train", "valid", "test") if stored.get(name) != found.get(name)]
-    if changed:
-        raise DataError(
-            f"not the data of {os.fspath(run)}: another {' and '.join(changed)} part than at training",
-            where=without_passwords(str(source.get("path")) if path is None else path),
-            expected="the file as it was, so that nothing that was trained on is measured as test",
-            hint="a test set of its own can be measured as PATH",
-        )
 
 
 def write_shards_from(
@@ -436,7 +406,7 @@ def write_shards_from(
             "is divided into shards already", where=source.name, expected="the data it was made from"
         )
     if source.kind in ("dataset", "database"):
-        return write_shards(_cleaned(source, options, notify, None), out, **how)
+        return write_shards(open_interactions(source, options, notify=notify), out, **how)
     if options.clean.k_core is not None:
         raise ConfigError(
             "needs all interactions in memory, and shards are written a block at a time",

@@ -78,9 +78,10 @@ class Database:
         with self._errors():
             cursor = self._connection.cursor()
             cursor.execute(f"SELECT * FROM {self._rows} LIMIT {_SAMPLE}", **self._one_statement)
-            values = list(zip(*cursor.fetchall(), strict=True)) or [()] * len(cursor.description)
             names = [column[0] for column in cursor.description]
-            return pl.DataFrame({n: pl.Series(v, strict=False) for n, v in zip(names, values, strict=True)})
+            rows = cursor.fetchall() or [(None,) * len(names)]
+            columns = zip(names, zip(*rows, strict=True), strict=True)
+            return pl.DataFrame({name: pl.Series(values, strict=False) for name, values in columns})
 
     def frames(self, columns: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
         """Some columns of all rows, at most `rows` rows at a time; no frame if there are no rows."""
@@ -99,15 +100,14 @@ class Database:
         """The types of columns in SQLite, where a column may hold values of any type."""
         kinds = ", ".join(f"group_concat(DISTINCT typeof({quoted(name)}))" for name in columns)
         found = self._connection.execute(f"SELECT {kinds} FROM {self._rows}").fetchone()
-        types = {
-            c: ", ".join(sorted({*(t or "").split(",")} - {"", "null"}))
-            for c, t in zip(columns, found, strict=True)
-        }
-        for name, kind in types.items():
+        types = {}
+        for name, kinds in zip(columns, found, strict=True):
+            kind = ", ".join(sorted({*(kinds or "").split(",")} - {"", "null"}))
             if kind not in _SQLITE_TYPES:
                 where = f"{self.where}, column {name!r}"
                 raise DataError(f"mixed types {kind}", where=where, expected="values of one type")
-        return {name: _SQLITE_TYPES[kind] for name, kind in types.items()}
+            types[name] = _SQLITE_TYPES[kind]
+        return types
 
     @cached_property
     def _rows(self) -> str:
