@@ -20,8 +20,9 @@ from talos.data.options import SourceOptions
 from talos.data.read.base import Reader
 from talos.data.read.clean import BadBlockError, Block, polars_errors
 from talos.data.read.columns import WantedColumn, wanted_columns
+from talos.data.read.database import Database
 from talos.data.read.delimited import Delimited, LightGCN
-from talos.data.read.frames import DatabaseRows, Frame, Parquet
+from talos.data.read.frames import Frame, Parquet
 from talos.data.read.json_lines import JSONLines
 from talos.data.read.text import File
 from talos.errors import ArgumentError, DataError, nearest
@@ -157,7 +158,7 @@ class Pass:
         if source.kind == "memory":
             yield "all", Frame(source.data, options, self.wanted)
         if source.kind == "database":
-            yield "all", DatabaseRows(source.name, options, self.wanted)
+            yield "all", Database(source.name, options, self.wanted)
         size = sum(path.stat().st_size for files in source.parts.values() for path in files)
         for part, files in source.parts.items():
             for path in files:

@@ -1,4 +1,4 @@
-"""Data with types of their own: parquet, frames of polars, pandas and arrow, scipy matrices, rows of a database."""
+"""Data with types of their own: parquet files, frames of polars, pandas and arrow, scipy matrices."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from talos.data.parquet import scan_file
 from talos.data.read.base import Reader
 from talos.data.read.clean import Block, polars_errors
 from talos.data.read.columns import WantedColumn, find_columns
-from talos.data.read.database import Database
 from talos.data.read.text import File
 from talos.errors import ArgumentError, DataError, Option
 
-__all__ = ["WHOLE_PARQUET", "DatabaseRows", "Frame", "Parquet"]
+__all__ = ["SAMPLED", "WHOLE_PARQUET", "Frame", "Parquet", "Typed"]
 
 WHOLE_PARQUET = "a whole parquet file"
 """What the errors about a parquet file say was expected."""
 
-_SAMPLED = 100
+SAMPLED = 100
+"""Rows by which columns are found."""
 
 
-class _Typed(Reader):
+class Typed(Reader):
     """Rows that come as frames, and are named by their number."""
 
     formats: ClassVar[tuple[str, ...]] = ()
@@ -64,7 +64,7 @@ class _Typed(Reader):
         return (frame.rename(roles) for frame in self.frames(list(roles), rows))
 
 
-class Parquet(_Typed):
+class Parquet(Typed):
     """A parquet file."""
 
     formats = ("parquet",)
@@ -79,7 +79,7 @@ class Parquet(_Typed):
         """Find the columns and count the rows."""
         with polars_errors(self.file.name, WHOLE_PARQUET):
             self.scan = scan_file(self.file.path)
-            sample = self.scan.head(_SAMPLED).collect()
+            sample = self.scan.head(SAMPLED).collect()
             self.rows = int(self.scan.select(pl.len()).collect().item())
         self.find(sample, "parquet")
         if self.rows * 8 * len(self.cleaner.columns) > self.file.max_bytes:
@@ -96,7 +96,7 @@ class Parquet(_Typed):
             yield from self.scan.select(columns).collect_batches(chunk_size=rows, maintain_order=True)
 
 
-class Frame(_Typed):
+class Frame(Typed):
     """A frame or matrix in memory; `file.name` is what messages call it."""
 
     def __init__(self, data: Any, options: SourceOptions, wanted: Sequence[WantedColumn]) -> None:
@@ -112,26 +112,6 @@ class Frame(_Typed):
     def frames(self, columns: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
         """The frame in slices."""
         return self.frame.select(columns).iter_slices(rows)
-
-
-class DatabaseRows(_Typed):
-    """The rows of a table or a query."""
-
-    rows = 0  # not known
-
-    def __init__(self, url: str, options: SourceOptions, wanted: Sequence[WantedColumn]) -> None:
-        self.database = Database(url, query=options.query, table=options.table)
-        super().__init__(File(Path(), self.database.where, options.max_bytes), options, wanted)
-
-    def open(self) -> None:
-        """Find the columns by the first rows."""
-        with self.database as database:
-            self.find(database.sample(), database.format)
-
-    def frames(self, columns: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
-        """Some columns of all rows."""
-        with self.database as database:
-            yield from database.frames(columns, rows)
 
 
 def _name_of(data: object) -> str:
@@ -159,12 +139,12 @@ def _plain_frame(data: Any, columns: Sequence[str] | None) -> pl.DataFrame:
     """Data in memory as a polars frame: the named columns in full, or the first rows of all columns if None."""
     name = _name_of(data)
     if name == "pandas frame":
-        return _from_pandas(data if columns else data.head(_SAMPLED), columns)
+        return _from_pandas(data if columns else data.head(SAMPLED), columns)
     if name == "scipy matrix":
         return _from_scipy(data)
     with polars_errors(name):
         frame = data if isinstance(data, pl.LazyFrame) else pl.DataFrame(data).lazy()
-        return (frame.select(columns) if columns else frame.head(_SAMPLED)).collect()
+        return (frame.select(columns) if columns else frame.head(SAMPLED)).collect()
 
 
 def _from_pandas(frame: Any, wanted: Sequence[str] | None) -> pl.DataFrame:
