@@ -241,23 +241,24 @@ def read_lists(
         raise DataError(
             "neither ranks nor scores", where=provenance.source, expected="a column 'rank' or 'score'"
         )
-    twice = frame.select(pl.struct("user", "item").is_duplicated().alias("twice"))["twice"]
-    if twice.any():
-        pair = frame.row(int(twice.arg_max() or 0), named=True)
+    twice = frame.filter(pl.struct("user", "item").is_duplicated())
+    if len(twice):
+        user, item = twice.select("user", "item").row(0)
         raise DataError(
-            f"item {pair['item']!r} is more than once in the list of user {pair['user']!r}",
+            f"item {item!r} is more than once in the list of user {user!r}",
             where=provenance.source,
             expected="each item once",
         )
-    by_rank = "rank" in frame.columns
-    order = frame.with_row_index("_row").with_columns(pl.col("_row").min().over("user").alias("_first"))
-    order = order.sort(
-        "_first", "rank" if by_rank else "score", "_row", descending=[False, not by_rank, False]
-    )
-    return order.select(
-        pl.col("user").alias("user_id"),
-        pl.col("item").alias("item_id"),
-        (pl.int_range(pl.len()).over("user") + 1).alias("rank"),
+    row = pl.col("_row")
+    place = pl.col("rank") if "rank" in frame.columns else -pl.col("score")
+    return (
+        frame.with_row_index("_row")
+        .sort(row.min().over("user"), place, row)
+        .select(
+            pl.col("user").alias("user_id"),
+            pl.col("item").alias("item_id"),
+            (pl.int_range(pl.len()).over("user") + 1).alias("rank"),
+        )
     )
 
 

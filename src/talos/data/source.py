@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -89,8 +88,9 @@ class Source:
         if is_database_url(name):
             return cls(kind="database", name=name)
         if not name:
-            expected = "a file, a folder, a dataset's name or a database URL"
-            raise DataError("is empty", where="PATH", expected=expected)
+            raise DataError(
+                "is empty", where="PATH", expected="a file, a folder, a dataset's name or a database URL"
+            )
         if name in (info.name for info in catalogue.available()) and not expanded(name).exists():
             return cls(kind="dataset", name=name, data=catalogue.info(name))
         path = existing_path(name)
@@ -230,18 +230,16 @@ def _copied_pipe(source: Source, max_bytes: int) -> Iterator[Source]:
         yield source
         return
     (path,) = source.parts["all"]
+    if not path.is_fifo() and not path.is_socket():
+        raise DataError("is a device", where=source.name, expected="a file, a folder or a pipe")
     with TemporaryDirectory(prefix="talos-") as folder:
         copy = Path(folder, path.name)
-        with _file_errors(source.name):
-            kind = path.stat().st_mode
-            if not stat.S_ISFIFO(kind) and not stat.S_ISSOCK(kind):
-                raise DataError("is a device", where=source.name, expected="a file, a folder or a pipe")
-            with path.open("rb") as pipe, copy.open("wb") as file:
-                while block := pipe.read(1 << 20):
-                    file.write(block)
-                    if file.tell() > max_bytes:
-                        what = f"more than {max_bytes:,} bytes"
-                        raise DataError(what, where=source.name, expected="less through a pipe")
+        with _file_errors(source.name), path.open("rb") as pipe, copy.open("wb") as file:
+            while block := pipe.read(1 << 20):
+                file.write(block)
+                if file.tell() > max_bytes:
+                    what = f"more than {max_bytes:,} bytes"
+                    raise DataError(what, where=source.name, expected="less through a pipe")
         yield replace(source, parts={"all": [copy]})
 
 

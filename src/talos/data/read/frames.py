@@ -43,8 +43,7 @@ class Typed(Reader):
 
     def quick(self, rows: int) -> Iterator[Block]:
         """All rows in blocks."""
-        for frame in self._by_role(rows):
-            yield self.cleaner.quick(frame)
+        return map(self.cleaner.quick, self._by_role(rows))
 
     def careful(self, rows: int) -> Iterator[Block]:
         """All rows in blocks, each looked at."""
