@@ -125,7 +125,7 @@ def tune(
 
 
 def _finalize(out: Path, path: str | None, options: SourceOptions, storage: str | None, json: bool) -> None:
-    from talos.data.open import fingerprints_of, open_recorded
+    from talos.model.recorded import fingerprints_of, open_recorded
     from talos.studies.tune import finalize, open_study, stored_final
     from talos.training import progress
 
