@@ -124,10 +124,11 @@ class Database(Typed):
         """A connection that cannot write; what the driver raises, or polars for its values, becomes a `DataError`."""
         self._connection: Any = None
         try:
-            self._connection = self._connect()
             if self._url.is_sqlite:
+                self._connection = self._open_file()
                 self._connection.executescript(_SQLITE_SESSION)
             else:
+                self._connection = connect_postgres(self._url, "reading from", autocommit=True)
                 self._connection.execute(_POSTGRES_SESSION)
                 self._connection.autocommit, self._connection.read_only = False, True
             yield self._connection
@@ -153,10 +154,8 @@ class Database(Typed):
             if self._connection is not None:
                 self._connection.close()
 
-    def _connect(self) -> Any:
-        """A connection that does not create a file that is missing."""
-        if not self._url.is_sqlite:
-            return connect_postgres(self._url, "reading from", autocommit=True)
+    def _open_file(self) -> sqlite3.Connection:
+        """A connection that neither writes nor creates a file that is missing."""
         path = self._url.sqlite_path
         if path is None or not path.is_file():
             raise DataError("no such file", where=self._url.shown, expected="sqlite:///FILE")

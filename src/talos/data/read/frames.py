@@ -99,18 +99,27 @@ class Frame(Typed):
     """A frame or matrix in memory; `file.name` is what messages call it."""
 
     def __init__(self, data: Any, options: SourceOptions, wanted: Sequence[WantedColumn]) -> None:
-        self.data = data
-        super().__init__(File(Path(), _name_of(data), options.max_bytes), options, wanted)
+        name = _name_of(data)
+        self.data = _from_scipy(data) if name == "scipy matrix" else data
+        super().__init__(File(Path(), name, options.max_bytes), options, wanted)
 
     def open(self) -> None:
         """Find the columns by the first rows, and take them alone."""
-        self.find(_plain_frame(self.data, None), self.file.name.partition(" ")[0])
-        self.frame = _plain_frame(self.data, list(self.cleaner.columns.values()))
+        self.find(self._plain(None), self.file.name.partition(" ")[0])
+        self.frame = self._plain(list(self.cleaner.columns.values()))
         self.rows = len(self.frame)
 
     def frames(self, columns: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
         """The frame in slices."""
         return self.frame.select(columns).iter_slices(rows)
+
+    def _plain(self, columns: Sequence[str] | None) -> pl.DataFrame:
+        """The named columns in full, or the first rows of all columns if None."""
+        if self.file.name == "pandas frame":
+            return _from_pandas(self.data if columns else self.data.head(SAMPLED), columns)
+        with polars_errors(self.file.name):
+            frame = self.data if isinstance(self.data, pl.LazyFrame) else pl.DataFrame(self.data).lazy()
+            return (frame.select(columns) if columns else frame.head(SAMPLED)).collect()
 
 
 def _name_of(data: object) -> str:
@@ -132,18 +141,6 @@ def _name_of(data: object) -> str:
         where="source",
         expected="a path, a database URL, a polars or pandas frame, an arrow table, or a scipy sparse matrix",
     )
-
-
-def _plain_frame(data: Any, columns: Sequence[str] | None) -> pl.DataFrame:
-    """Data in memory as a polars frame: the named columns in full, or the first rows of all columns if None."""
-    name = _name_of(data)
-    if name == "pandas frame":
-        return _from_pandas(data if columns else data.head(SAMPLED), columns)
-    if name == "scipy matrix":
-        return _from_scipy(data)
-    with polars_errors(name):
-        frame = data if isinstance(data, pl.LazyFrame) else pl.DataFrame(data).lazy()
-        return (frame.select(columns) if columns else frame.head(SAMPLED)).collect()
 
 
 def _from_pandas(frame: Any, wanted: Sequence[str] | None) -> pl.DataFrame:
