@@ -17,7 +17,6 @@ from talos.data.open import (
     open_fit_parts,
     open_interactions,
     open_share,
-    open_test,
     read,
     write_shards_from,
 )
@@ -235,30 +234,3 @@ def test_options_are_stored_whole() -> None:
     ):
         with pytest.raises(DataError, match="source: the record of its data is damaged"):
             SourceOptions.from_dict({**stored, **damage})
-
-
-def test_what_a_run_is_measured_on(clicks: Path, tmp_path: Path) -> None:
-    trained = SourceOptions.of(**COLUMNS, k_core=5, test=0.4)
-    source = trained.as_dict(str(clicks))
-    # a PATH is read with the run's columns, and neither cleaned nor split
-    assert len(open_test(source, str(clicks))) == len(PAIRS)
-    other = tmp_path / "other.csv"
-    other.write_text("buyer,what\nu1,i2\n")
-    assert len(open_test(source, str(other), SourceOptions.of(user="buyer"))) == 1
-    with pytest.raises(DataError, match="no column 'who'"):
-        open_test(source, str(other))
-    assert len(open_test(None, str(other), SourceOptions.of(user="buyer", item="what"))) == 1
-
-
-def test_a_run_is_measured_on_the_test_part_of_what_is_split(tmp_path: Path) -> None:
-    folder = tmp_path / "parts"
-    folder.mkdir()
-    (folder / "train.csv").write_text("user,item\na,x\na,y\nb,x\n")
-    (folder / "test.csv").write_text("user,item\nb,y\n")
-    said: list[str] = []
-    test = open_test(None, str(folder), notify=said.append)
-    assert test.to_polars().rows() == [("b", "y")]
-    assert said == [f"{folder} is split: measuring its test part"]
-    (folder / "test.csv").rename(folder / "valid.csv")
-    with pytest.raises(DataError, match=r"has a train file and no test file; expected a test set"):
-        open_test(None, str(folder))

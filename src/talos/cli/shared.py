@@ -24,7 +24,7 @@ def test_part(
     recommender: Recommender, run: Path, path: str | None, data: str | None, source: SourceOptions
 ) -> Interactions | None:
     """What a run is measured on: PATH; the test part of its own data, read again; or None, its stored test part."""
-    from talos.data.open import open_recorded, open_test
+    from talos.model.recorded import open_recorded, open_test
 
     record = recommender.fitted_model().metadata.get("source")
     if path is not None and data is not None:

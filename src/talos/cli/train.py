@@ -84,10 +84,11 @@ def train(
 ) -> None:
     """Train a recommender and write it to a run directory."""
     from talos import distributed
-    from talos.data.open import open_split, record_of
+    from talos.data.open import open_split
     from talos.data.splits import Split
     from talos.model.fitting import check_refit, open_parts
     from talos.model.recommender import Recommender
+    from talos.model.recorded import record_of
     from talos.model.store import check_new_run, lock_run
 
     if path is None:

@@ -13,7 +13,7 @@ from talos.checks import positive_integer
 from talos.cli.options import Json, StudyOptions, missing, parse_budget, with_options
 from talos.cli.output import print_facts, print_json, print_table, say
 from talos.cli.shared import shown, space_for, write_study_page
-from talos.data.databases import without_password, without_passwords
+from talos.data.databases import without_password
 from talos.data.options import SourceOptions
 from talos.errors import ConfigError
 
@@ -125,7 +125,7 @@ def tune(
 
 
 def _finalize(out: Path, path: str | None, options: SourceOptions, storage: str | None, json: bool) -> None:
-    from talos.data.open import fingerprints_of, open_recorded
+    from talos.model.recorded import fingerprints_of, open_recorded
     from talos.studies.tune import finalize, open_study, stored_final
     from talos.training import progress
 
@@ -137,10 +137,6 @@ def _finalize(out: Path, path: str | None, options: SourceOptions, storage: str 
             raise ConfigError(
                 "does not say where its data come from", where=str(out), expected="a study of `talos tune`"
             )
-        if path is None and "://" in str(source.get("path")):
-            what = f"its data are in a database ({without_passwords(str(source['path']))})"
-            expected = "the URL as PATH, and --query if there is one: a study does not open it by itself"
-            raise ConfigError(what, where=str(out), expected=expected)
         split = open_recorded(source, run=out, data=path, options=options, notify=say)
         place = source["path"] if path is None else without_password(path)
         kept = {"source": {**source, "path": place, "fingerprints": fingerprints_of(split)}}

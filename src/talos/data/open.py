@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import polars as pl
 
 from talos.data import datasets, splits
-from talos.data.databases import DatabaseURL, without_password, without_passwords
+from talos.data.databases import without_password
 from talos.data.encode import read_parts, read_table, read_whole
 from talos.data.interactions import Interactions
 from talos.data.options import Cleaning, SourceOptions, Splitting
@@ -31,24 +32,17 @@ from talos.data.shards import (
 )
 from talos.data.source import Source
 from talos.data.splits import Split
-from talos.errors import ConfigError, DataError, Option
-from talos.files import expanded
+from talos.errors import ConfigError, DataError
 from talos.progress import Progress
 
 __all__ = [
     "SourceOptions",
-    "check_unchanged",
-    "fingerprints_of",
-    "interactions_from",
     "open_fit_parts",
     "open_interactions",
-    "open_recorded",
     "open_share",
     "open_split",
-    "open_test",
     "read",
     "read_lists",
-    "record_of",
     "write_shards_from",
 ]
 
@@ -95,17 +89,8 @@ def read(source: Any, *, progress: Progress | None = None, **options: Any) -> In
     return _whole(Source.of(source), SourceOptions.of(**options), progress)
 
 
-def interactions_from(data: Any) -> Interactions:
-    """Interactions as they are; anything else that `read` takes is read.
-
-    >>> interactions_from(pl.DataFrame({"user": [1], "item": [7]}))
-    Interactions(1 users × 1 items, 1 pairs)
-    """
-    return data if isinstance(data, Interactions) else read(data)
-
-
 def open_interactions(
-    path: Location,
+    path: Location | Source,
     options: SourceOptions | None = None,
     *,
     notify: Notify | None = None,
@@ -117,12 +102,7 @@ def open_interactions(
     A named dataset gets the paper's clean-up unless `raw=True`; a folder of parts or shards is read as their union.
     Options may be given as an object, by name, or both; names win.
     """
-    return _cleaned(Source.of(path), SourceOptions.of(options, **changes), notify, progress)
-
-
-def _cleaned(
-    source: Source, options: SourceOptions, notify: Notify | None, progress: Progress | None
-) -> Interactions:
+    source, options = Source.of(path), SourceOptions.of(options, **changes)
     data = _whole(source, options, progress, notify)
     _say_guesses(data, notify)
     info, min_rating, k_core = None, options.clean.min_rating, options.clean.k_core
@@ -147,16 +127,14 @@ def _whole(
     source: Source, options: SourceOptions, progress: Progress | None, notify: Notify | None = None
 ) -> Interactions:
     if source.kind == "dataset":
-        return datasets.load(source.data, notify=notify) if notify is not None else datasets.load(source.data)
+        return datasets.load(source.data, notify=notify)
     if source.kind == "shards":
-        parts = read_shards(source.name)
-        both = parts.train.union(parts.test)
-        return both if parts.valid is None else both.union(parts.valid)
+        return reduce(Interactions.union, read_shards(source.name).parts.values())
     return read_whole(source, options, progress)
 
 
 def open_split(
-    path: Location,
+    path: Location | Source,
     options: SourceOptions | None = None,
     *,
     notify: Notify | None = None,
@@ -182,29 +160,21 @@ def open_split(
     ...     open_split(file, user="who", item="what")
     Split(train 7, valid 1, test 2; 1 users × 10 items)
     """
-    return _split_of(Source.of(path), SourceOptions.of(options, **changes), notify, progress)
-
-
-def _split_of(
-    source: Source, options: SourceOptions, notify: Notify | None, progress: Progress | None
-) -> Split:
-    if source.kind in ("shards", "parts"):
-        _warn_split_already(options, notify)
+    source, options = Source.of(path), SourceOptions.of(options, **changes)
     if source.kind == "shards":
+        _warn_split_already(options, notify)
         return read_shards(source.name)
     if source.kind == "parts":
         if "test" not in source.parts:
             raise DataError("has a train file and no test file", where=source.name, expected="a test set")
-        parts = read_parts(source, options, progress)
-        _say_guesses(parts["train"], notify)
+        parts = _given_parts(source, options, notify, progress)
         return splits.predefined(parts["train"], parts.get("valid"), parts["test"])
-    how = options.split
-    data = _cleaned(source, options, notify, progress)
+    how, data = options.split, open_interactions(source, options, notify=notify, progress=progress)
     return splits.split(data, by=how.by, test=how.test, valid=how.valid, seed=how.split_seed)
 
 
 def open_fit_parts(
-    path: Location,
+    path: Location | Source,
     options: SourceOptions | None = None,
     *,
     notify: Notify | None = None,
@@ -217,16 +187,24 @@ def open_fit_parts(
     """
     source, options = Source.of(path), SourceOptions.of(options, **changes)
     if source.kind == "parts":
-        source = source.only("train", "valid")
-        _warn_split_already(options, notify)
-        parts = read_parts(source, options, progress)
-        _say_guesses(parts["train"], notify)
+        files = {part: files for part, files in source.parts.items() if part != "test"}
+        parts = _given_parts(replace(source, parts=files), options, notify, progress)
         return parts["train"], parts.get("valid")
     if source.kind == "shards":
         _warn_split_already(options, notify)
         return read_fit_shards(source.name)
-    made = _split_of(source, options, notify, progress)
+    made = open_split(source, options, notify=notify, progress=progress)
     return made.train, made.valid
+
+
+def _given_parts(
+    source: Source, options: SourceOptions, notify: Notify | None, progress: Progress | None
+) -> Mapping[str, Interactions]:
+    """The parts of a folder that is split already."""
+    _warn_split_already(options, notify)
+    parts = read_parts(source, options, progress)
+    _say_guesses(parts["train"], notify)
+    return parts
 
 
 def read_lists(
@@ -259,23 +237,24 @@ def read_lists(
         raise DataError(
             "neither ranks nor scores", where=provenance.source, expected="a column 'rank' or 'score'"
         )
-    twice = frame.select(pl.struct("user", "item").is_duplicated().alias("twice"))["twice"]
-    if twice.any():
-        pair = frame.row(int(twice.arg_max() or 0), named=True)
+    twice = frame.filter(pl.struct("user", "item").is_duplicated())
+    if len(twice):
+        user, item = twice.select("user", "item").row(0)
         raise DataError(
-            f"item {pair['item']!r} is more than once in the list of user {pair['user']!r}",
+            f"item {item!r} is more than once in the list of user {user!r}",
             where=provenance.source,
             expected="each item once",
         )
-    by_rank = "rank" in frame.columns
-    order = frame.with_row_index("_row").with_columns(pl.col("_row").min().over("user").alias("_first"))
-    order = order.sort(
-        "_first", "rank" if by_rank else "score", "_row", descending=[False, not by_rank, False]
-    )
-    return order.select(
-        pl.col("user").alias("user_id"),
-        pl.col("item").alias("item_id"),
-        (pl.int_range(pl.len()).over("user") + 1).alias("rank"),
+    row = pl.col("_row")
+    place = pl.col("rank") if "rank" in frame.columns else -pl.col("score")
+    return (
+        frame.with_row_index("_row")
+        .sort(row.min().over("user"), place, row)
+        .select(
+            pl.col("user").alias("user_id"),
+            pl.col("item").alias("item_id"),
+            (pl.int_range(pl.len()).over("user") + 1).alias("rank"),
+        )
     )
 
 
@@ -288,123 +267,6 @@ def open_share(path: Location, users_of: Callable[[int], range]) -> SplitShare:
     """
     index = ShardIndex.read(os.fspath(path))
     return read_share(index, users_of(index.num_users))
-
-
-def open_test(
-    source: Mapping[str, Any] | None,
-    path: str,
-    options: SourceOptions | None = None,
-    *,
-    notify: Notify | None = None,
-    progress: Progress | None = None,
-) -> Interactions:
-    """A test set for a run; of a PATH that is split already, a folder with a train file or shards, the test part.
-
-    Args:
-        source: the run's record of its data, whose columns and format are used except where `options` differ.
-        path: the test set.
-        options: how to read and clean the PATH.
-        notify: called with one line of text for each message.
-        progress: called with the number of rows read and of all rows.
-    """
-    options = options or SourceOptions()
-    if source is not None:
-        options = SourceOptions.from_dict(source).for_other_data(options)
-    found = Source.of(path)
-    if found.kind in ("shards", "parts"):
-        if notify is not None:
-            notify(f"{path} is split: measuring its test part")
-        return _split_of(found, options, None, progress).test
-    return _cleaned(found, options, notify, progress)
-
-
-def open_recorded(
-    source: Mapping[str, Any] | None,
-    *,
-    run: Location,
-    data: str | None = None,
-    options: SourceOptions | None = None,
-    notify: Notify | None = None,
-    progress: Progress | None = None,
-) -> Split:
-    """The split that a run or a study was made with, from the record it has of its data.
-
-    A record may be a stranger's. It never opens a database by itself and its SQL is never run: for data in a database
-    `data` names the URL again, and `options.query` the query. Data that are not those of the record are refused,
-    because another split would put what was trained on into the test part.
-
-    Args:
-        source: the record, see `record_of`; None if there is none.
-        run: the run or study, as an error calls it.
-        data: where the data are now; where the record says if None.
-        options: how to read `data`, where it differs from the record.
-        notify: called with one line of text for each message.
-        progress: called with the number of rows read and of all rows.
-
-    Raises:
-        ConfigError: there is no record, or the data are in a database that `data` does not name.
-        DataError: the data have changed, or cannot be read.
-    """
-    if source is None:
-        raise ConfigError(
-            "the run does not say what it was tested on",
-            where=os.fspath(run),
-            expected="a PATH to measure it on",
-        )
-    recorded, asked = SourceOptions.from_dict(source), options or SourceOptions()
-    path = str(source["path"]) if data is None else data
-    if data is None and "://" in path:
-        raise ConfigError(
-            f"its data are in a database ({without_passwords(path)}), and a run does not open one by itself",
-            where=os.fspath(run),
-            option=Option("data", "URL", "names it again"),
-        )
-    if data is not None and recorded.query and not asked.query and DatabaseURL.parse(data).query is None:
-        raise ConfigError(
-            "its data are the rows of a query, and a run's SQL is not run by itself",
-            where=os.fspath(run),
-            expected=f"the query again; the run has {recorded.query!r}",
-            option=Option("query", "SQL", "names it"),
-        )
-    if data is None and expanded(path).exists() and not (expanded(path).is_dir() or expanded(path).is_file()):
-        raise DataError(
-            f"the data of {os.fspath(run)} came from a pipe or a device",
-            where=path,
-            option=Option("data", "PATH", "names a file"),
-        )
-    options = SourceOptions.of(recorded, **{**asked.given(), "query": asked.query})
-    parts = open_split(path, options, notify=notify, progress=progress)
-    check_unchanged(source, parts, run=run, path=path)
-    return parts
-
-
-def record_of(path: str, options: SourceOptions, parts: Split | SplitShare) -> dict[str, Any]:
-    """What a run stores about its data under `source`: where they are, how they were split, and what was in them."""
-    return {**options.as_dict(path), "fingerprints": fingerprints_of(parts)}
-
-
-def fingerprints_of(parts: Split | SplitShare) -> dict[str, str]:
-    """The fingerprint of each part of a split, by name."""
-    named = {"train": parts.train, "valid": parts.valid, "test": parts.test}
-    return {name: part.fingerprint() for name, part in named.items() if part is not None}
-
-
-def check_unchanged(
-    source: Mapping[str, Any], parts: Split | SplitShare, *, run: Location, path: str | None = None
-) -> None:
-    """Refuse a split whose parts are not those of a record; a record without fingerprints is taken as it is."""
-    stored = source.get("fingerprints")
-    if not isinstance(stored, Mapping) or dict(stored) == fingerprints_of(parts):
-        return
-    found = fingerprints_of(parts)
-    changed = [name for name in ("train", "valid", "test") if stored.get(name) != found.get(name)]
-    if changed:
-        raise DataError(
-            f"not the data of {os.fspath(run)}: another {' and '.join(changed)} part than at training",
-            where=without_passwords(str(source.get("path")) if path is None else path),
-            expected="the file as it was, so that nothing that was trained on is measured as test",
-            hint="a test set of its own can be measured as PATH",
-        )
 
 
 def write_shards_from(
@@ -436,7 +298,7 @@ def write_shards_from(
             "is divided into shards already", where=source.name, expected="the data it was made from"
         )
     if source.kind in ("dataset", "database"):
-        return write_shards(_cleaned(source, options, notify, None), out, **how)
+        return write_shards(open_interactions(source, options, notify=notify), out, **how)
     if options.clean.k_core is not None:
         raise ConfigError(
             "needs all interactions in memory, and shards are written a block at a time",

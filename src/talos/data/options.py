@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Self, get_type_hints
 
-from talos.checks import of_type
+from talos.checks import of_type, positive_integer
 from talos.data.databases import without_password
 from talos.errors import ArgumentError, ConfigError, DataError, InputError, nearest
 
@@ -109,38 +109,24 @@ class SourceOptions:
         Traceback (most recent call last):
         talos.errors.ArgumentError: usr: no such option (did you mean 'user'?)
         """
-        sections: dict[str, dict[str, Any]] = {}
+        values, kinds = (options or cls()).flat(), _kinds()
         for name, value in changes.items():
-            if name not in _homes():
-                raise ArgumentError("no such option", where=name, hint=nearest(name, _homes()))
-            section, kind = _homes()[name]
-            sections.setdefault(section, {})[name] = of_type(name, value, kind)
-        options, own = options or cls(), sections.pop("", {})
-        nested = {name: replace(getattr(options, name), **values) for name, values in sections.items()}
-        if own.get("max_bytes", 1) < 1:
-            raise ArgumentError(str(own["max_bytes"]), where="max_bytes", expected="1 or more")
-        return replace(options, **own, **nested)
+            if name not in kinds:
+                raise ArgumentError("no such option", where=name, hint=nearest(name, kinds))
+            values[name] = of_type(name, value, kinds[name])
+        positive_integer("max_bytes", values["max_bytes"])
+        for section, kind in _SECTIONS.items():
+            values[section] = kind(**{one.name: values.pop(one.name) for one in fields(kind)})
+        return cls(**values)
 
     def flat(self) -> dict[str, Any]:
         """All values by their bare names."""
-        return {name: getattr(getattr(self, home, self), name) for name, (home, _) in _homes().items()}
+        return _without_sections(asdict(self))
 
     def given(self) -> dict[str, Any]:
         """The values that differ from their defaults, by their bare names."""
         defaults = type(self)().flat()
         return {name: value for name, value in self.flat().items() if value != defaults[name]}
-
-    def for_other_data(self, asked: Self) -> Self:
-        """Options for a second source of the same kind: the columns and format of this one, changed as `asked`.
-
-        A query belongs to one database, and a clean-up and a split to one source: these are not taken over.
-
-        >>> trained_on = SourceOptions.of(user="who", k_core=5)
-        >>> trained_on.for_other_data(SourceOptions.of(item="what")).given()
-        {'user': 'who', 'item': 'what'}
-        """
-        mine = replace(self, query=None, table=None, split=Splitting(), clean=Cleaning())
-        return type(self).of(mine, **asked.given())
 
     def as_dict(self, path: str) -> dict[str, Any]:
         """What a run stores about its data: nested values and the path, without the password of a URL.
@@ -183,17 +169,35 @@ class SourceOptions:
         True
         """
         try:
-            if not isinstance(record, Mapping) or not isinstance(record["path"], str):
-                raise TypeError("it has no path")
-            values: dict[str, Any] = {}
-            for name, (section, _) in _homes().items():
-                values[name] = (record[section] if section else record)[name]
-            return cls.of(**values)
-        except (KeyError, TypeError, InputError) as error:
+            values = _without_sections(record)
+            of_type("path", values["path"], str)
+            return cls.of(**{name: values[name] for name in _kinds()})
+        except (KeyError, TypeError, ValueError, InputError) as error:
             raise DataError(f"the record of its data is damaged ({error})", where="source") from None
 
 
-_SECTIONS = ("columns", "split", "clean")
+_SECTIONS: Mapping[str, type[Columns | Splitting | Cleaning]] = {
+    "columns": Columns,
+    "split": Splitting,
+    "clean": Cleaning,
+}
+
+
+def _without_sections(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested values by their bare names."""
+    sections = [values[section] for section in _SECTIONS]
+    return {
+        name: value for part in (values, *sections) for name, value in part.items() if name not in _SECTIONS
+    }
+
+
+@cache
+def _kinds() -> Mapping[str, Any]:
+    """The type of each option."""
+    parts = (SourceOptions, *_SECTIONS.values())
+    return {
+        name: kind for part in parts for name, kind in get_type_hints(part).items() if name not in _SECTIONS
+    }
 
 
 def _toml(value: Any) -> str:
@@ -222,7 +226,7 @@ def read_source(config: str | os.PathLike[str]) -> tuple[str | None, SourceOptio
     section = read_toml(Path(config), expected="a run config").get("data", {})
     if not isinstance(section, dict):
         raise ConfigError(repr(section), where=f"{config}: data", expected="a section")
-    known = ["path", *_homes()]
+    known = ["path", *_kinds()]
     for name in section:
         if name not in known:
             raise ConfigError("no such key", where=f"{config}: data.{name}", hint=nearest(name, known))
@@ -232,16 +236,3 @@ def read_source(config: str | os.PathLike[str]) -> tuple[str | None, SourceOptio
     except ArgumentError as error:
         where = f"{config}: data.{error.where}"
         raise ConfigError(error.what, where=where, expected=error.expected, hint=error.hint) from None
-
-
-@cache
-def _homes() -> Mapping[str, tuple[str, Any]]:
-    """The section that each option belongs to, "" for none, and its type."""
-    found: dict[str, tuple[str, Any]] = {}
-    for name, kind in get_type_hints(SourceOptions).items():
-        if kind in (Columns, Splitting, Cleaning):
-            types = get_type_hints(kind)
-            found |= {one.name: (name, types[one.name]) for one in fields(kind)}
-        else:
-            found[name] = ("", kind)
-    return found

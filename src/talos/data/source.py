@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
-import stat
 import sys
-import tempfile
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar
 
 from talos.data import catalogue
@@ -22,8 +19,9 @@ from talos.data.options import SourceOptions
 from talos.data.read.base import Reader
 from talos.data.read.clean import BadBlockError, Block, polars_errors
 from talos.data.read.columns import WantedColumn, wanted_columns
+from talos.data.read.database import Database
 from talos.data.read.delimited import Delimited, LightGCN
-from talos.data.read.frames import DatabaseRows, Frame, Parquet
+from talos.data.read.frames import Frame, Parquet
 from talos.data.read.json_lines import JSONLines
 from talos.data.read.text import File
 from talos.errors import ArgumentError, DataError, nearest
@@ -39,22 +37,23 @@ FORMATS = tuple(sorted(name for reader in READERS for name in reader.formats))
 """The values of `format=`; `text` has any separator, `amazon` and `movielens` have no header."""
 
 ROWS_AT_ONCE = 1 << 20
-_PARTS: Mapping[str, tuple[str, ...]] = {
-    "train": ("train", "training"),
-    "valid": ("valid", "validation", "val", "dev"),
-    "test": ("test", "testing"),
+# The words in the names of files that say which part of a split they are.
+_PARTS: Mapping[str, set[str]] = {
+    "train": {"train", "training"},
+    "valid": {"valid", "validation", "val", "dev"},
+    "test": {"test", "testing"},
 }
 _SUFFIXES = {
     *(".csv", ".tsv", ".tab", ".txt", ".dat", ".data", ".inter"),
     *(".parquet", ".pq", ".json", ".jsonl", ".ndjson"),
 }
 # The names of the file of interactions in folders of published datasets, which hold other files too.
-_INTERACTIONS = ("interactions", "ratings", "events", "clicks", "u.data")
+_INTERACTIONS = {"interactions", "ratings", "events", "clicks", "u.data"}
 _NEVER = {"split.json", "readme.txt", "dataset_info.json", "metadata.json", "planted.json"}
 SHARDS = "shards.json"
 
 T = TypeVar("T")
-Kind = Literal["table", "parts", "shards", "dataset", "database", "memory"]
+Kind = Literal["file", "table", "parts", "shards", "dataset", "database", "memory"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -62,11 +61,11 @@ class Source:
     """What a PATH, a URL or an object in memory is.
 
     Attributes:
-        kind: `table` for a file or the files of one table, `parts` for a folder with a train file and others, …
+        kind: `file`, `table` for a folder whose files are one table, `parts` for one with a train file and others, …
         name: what messages call it.
-        parts: the files of each part; of a table the one part "all".
+        parts: the files of each part; of a file or table the one part "all".
         notes: remarks for people.
-        data: the object in memory.
+        data: the object in memory, or what the catalogue says about a dataset.
 
     >>> Source.of("movielens-100k").kind
     'dataset'
@@ -77,62 +76,30 @@ class Source:
     parts: Mapping[str, Sequence[Path]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     data: Any = None
-    copies: dict[Path, Path] = field(default_factory=dict)  # of pipes
 
     @classmethod
     def of(cls, source: object) -> Source:
         """Decide what a source is; an error if it is a path that does not exist, or a folder that cannot be read."""
+        if isinstance(source, Source):
+            return source
         if not isinstance(source, str | os.PathLike):
-            return cls(kind="memory", name=type(source).__name__, parts={"all": ()}, data=source)
+            return cls(kind="memory", name=type(source).__name__, data=source)
         name = os.fspath(source)
         if is_database_url(name):
-            return cls(kind="database", name=name, parts={"all": ()}, data=name)
+            return cls(kind="database", name=name)
         if not name:
-            expected = "a file, a folder, a dataset's name or a database URL"
-            raise DataError("is empty", where="PATH", expected=expected)
+            raise DataError(
+                "is empty", where="PATH", expected="a file, a folder, a dataset's name or a database URL"
+            )
         if name in (info.name for info in catalogue.available()) and not expanded(name).exists():
             return cls(kind="dataset", name=name, data=catalogue.info(name))
         path = existing_path(name)
         if not path.is_dir():
-            return cls(kind="table", name=name, parts={"all": (path,)})
+            return cls(kind="file", name=name, parts={"all": [path]})
         if (path / SHARDS).is_file():
             return cls(kind="shards", name=name)
-        parts = _part_files(path)
-        if "train" in parts and len(parts) > 1:
-            several = {part: _table(one)[0] if one.is_dir() else [one] for part, one in parts.items()}
-            used = [one.name for one in parts.values()]
-            others = [other.name for other in _readable(path) if other.name not in used]
-            notes: tuple[str, ...] = (f"union of {', '.join(used)}",)
-            if others:
-                notes += (f"other files there were ignored: {', '.join(others)}",)
-            return cls(kind="parts", name=name, parts=several, notes=notes, data=parts)
-        files, notes = _table(path)
-        return cls(kind="table", name=name, parts={"all": files}, notes=notes)
-
-    def only(self, *parts: str) -> Source:
-        """This source with those of its parts that are named."""
-        return replace(self, parts={part: files for part, files in self.parts.items() if part in parts})
-
-    def file(self, path: Path, max_bytes: int) -> File:
-        """A file that can be read more than once: a pipe is copied to a temporary file, a device is refused."""
-        name = self.name if len(self.parts) == 1 and self.parts.get("all") == (path,) else str(path)
         with _file_errors(name):
-            kind = path.stat().st_mode
-        if stat.S_ISREG(kind):
-            return File(path, name, max_bytes)
-        if not stat.S_ISFIFO(kind) and not stat.S_ISSOCK(kind):
-            raise DataError("is a device", where=name, expected="a file, a folder or a pipe")
-        if path not in self.copies:
-            folder = Path(tempfile.mkdtemp(prefix="talos-"))
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-            with _file_errors(name), path.open("rb") as pipe, (folder / path.name).open("wb") as copy:
-                while block := pipe.read(1 << 20):
-                    copy.write(block)
-                    if copy.tell() > max_bytes:
-                        what = f"more than {max_bytes:,} bytes"
-                        raise DataError(what, where=name, expected="less through a pipe")
-            self.copies[path] = folder / path.name
-        return File(self.copies[path], name, max_bytes)
+            return _folder(name, path)
 
 
 @dataclass
@@ -157,13 +124,13 @@ class Pass:
     number: int = 0  # of the file that is being read
     expected: int = 0  # rows, estimated from the first file
     text: bool = False  # whether ids of the current file may be integers written as text
-    read: dict[str, list[Provenance]] = field(default_factory=dict)
+    read: list[tuple[str, Provenance]] = field(default_factory=list)  # part and provenance of each file
 
     def __iter__(self) -> Iterator[tuple[str, Block]]:
         done = 0
         for number, (part, reader) in enumerate(self._readers()):
-            self.number, rows, kept = number, 0, 0
-            self.text = reader.text
+            self.number, self.text, rows, kept = number, reader.text, 0, 0
+            self.expected = self.expected or reader.rows
             careful = self.number >= self.careful_from
             with _file_errors(reader.file.name):
                 for block in reader.careful(self.rows) if careful else _ahead(reader.quick(self.rows)):
@@ -174,7 +141,7 @@ class Pass:
             if not kept:
                 what = f"no usable row: all {rows:,} are bad" if rows else "has no rows"
                 raise DataError(what, where=reader.file.name, expected="one interaction per row")
-            one = Provenance(
+            found = Provenance(
                 source=reader.file.name,
                 format=reader.format,
                 rows=rows,
@@ -182,43 +149,41 @@ class Pass:
                 guesses=reader.guesses,
                 unused=reader.unused,
             )
-            self.read.setdefault(part, []).append(one)
+            self.read.append((part, found))
         if self.progress is not None:
             self.progress(done, done)
 
     def _readers(self) -> Iterator[tuple[str, Reader]]:
-        if self.source.kind in ("memory", "database"):
-            kind = Frame if self.source.kind == "memory" else DatabaseRows
-            reader: Reader = kind(self.source.data, self.options, self.wanted)
-            self.expected = reader.rows
-            yield "all", reader
-            return
-        options, sizes = self.options, 0
-        for files in self.source.parts.values():
-            sizes += sum(path.stat().st_size for path in files)
-        for part, files in self.source.parts.items():
+        source, options = self.source, self.options
+        if source.kind == "memory":
+            yield "all", Frame(source.data, options, self.wanted)
+        if source.kind == "database":
+            yield "all", Database(source.name, options, self.wanted)
+        size = sum(path.stat().st_size for files in source.parts.values() for path in files)
+        for part, files in source.parts.items():
             for path in files:
-                file = self.source.file(path, options.max_bytes)
+                file = File(path, source.name if source.kind == "file" else str(path), options.max_bytes)
                 with _file_errors(file.name):
                     reader = _reader_of(file, options.format)(file, options, self.wanted)
-                self.expected = self.expected or round(
-                    reader.rows * max(1.0, sizes / file.path.stat().st_size)
-                )
+                self.expected = self.expected or round(reader.rows * size / path.stat().st_size)
                 if reader.format == "lightgcn":  # files that follow may have lines too short to be recognised
                     options = replace(options, format="lightgcn")
                 yield part, reader
 
     def provenance(self, part: str | None = None) -> Provenance:
         """Where the rows of a part, or of all parts, came from."""
-        parts = self.source.data if self.source.kind == "parts" else {}
-        if part is not None:
-            read = self.read[part]
-            return read[0] if len(read) == 1 else union_of(read, str(parts.get(part, self.source.name)))
-        read = [one for several in self.read.values() for one in several]
-        return (
-            read[0]
-            if len(read) == 1 and not self.source.notes
-            else union_of(read, self.source.name, self.source.notes)
+        read = [one for name, one in self.read if part in (None, name)]
+        notes = self.source.notes if part is None else ()
+        if len(read) == 1:
+            return replace(read[0], notes=notes)
+        return Provenance(
+            source=self.source.name if part is None else str(self.source.parts[part][0].parent),
+            format=" + ".join(dict.fromkeys(one.format for one in read)),
+            rows=sum(one.rows for one in read),
+            bad_rows=sum(one.bad_rows for one in read),
+            notes=notes,
+            guesses="; ".join(dict.fromkeys(one.guesses for one in read if one.guesses)),
+            unused=read[0].unused,
         )
 
 
@@ -245,43 +210,46 @@ def read_through(
     A block that is wrong ends the pass. Everything is then read once more, from the file with that block on by the
     careful pass, which knows the line of each row: `into` starts again from nothing.
     """
+    columns = wanted_columns(options.columns) if wanted is None else wanted
     careful_from = sys.maxsize
-    while True:
-        columns = wanted_columns(options.columns) if wanted is None else wanted
-        one = Pass(source, options, columns, rows, careful_from, progress)
-        try:
-            return into(one)
-        except BadBlockError:
-            if careful_from <= one.number:
-                raise
-            careful_from = one.number
+    with _copied_pipe(source, options.max_bytes) as source:
+        while True:
+            one = Pass(source, options, columns, rows, careful_from, progress)
+            try:
+                return into(one)
+            except BadBlockError:
+                if careful_from <= one.number:
+                    raise
+                careful_from = one.number
 
 
-def union_of(files: Sequence[Provenance], source: str = "", notes: tuple[str, ...] = ()) -> Provenance:
-    """The provenance of files that are read as one table."""
-    return Provenance(
-        source=source,
-        format=" + ".join(dict.fromkeys(one.format for one in files)),
-        rows=sum(one.rows for one in files),
-        bad_rows=sum(one.bad_rows for one in files),
-        notes=notes + tuple(note for one in files for note in one.notes),
-        guesses="; ".join(dict.fromkeys(one.guesses for one in files if one.guesses)),
-        unused=files[0].unused,
-    )
+@contextmanager
+def _copied_pipe(source: Source, max_bytes: int) -> Iterator[Source]:
+    """The source, with a temporary copy in place of a pipe, which can be read only once; a device is refused."""
+    if source.kind != "file" or source.parts["all"][0].is_file():
+        yield source
+        return
+    (path,) = source.parts["all"]
+    if not path.is_fifo() and not path.is_socket():
+        raise DataError("is a device", where=source.name, expected="a file, a folder or a pipe")
+    with TemporaryDirectory(prefix="talos-") as folder:
+        copy = Path(folder, path.name)
+        with _file_errors(source.name), path.open("rb") as pipe, copy.open("wb") as file:
+            while block := pipe.read(1 << 20):
+                file.write(block)
+                if file.tell() > max_bytes:
+                    what = f"more than {max_bytes:,} bytes"
+                    raise DataError(what, where=source.name, expected="less through a pipe")
+        yield replace(source, parts={"all": [copy]})
 
 
 def existing_path(name: str | os.PathLike[str]) -> Path:
     """The path of a file or folder that exists, else a `DataError` with the nearest name."""
     path = expanded(name)
-    try:
+    with _file_errors(str(name)):
         if path.exists():
             return path
         beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise DataError(
-            f"cannot be read ({reason})", where=str(name), expected="a file or a folder"
-        ) from error
     known = [info.name for info in catalogue.available()]
     hint = nearest(path.name, [*known, *beside])
     raise DataError(
@@ -293,13 +261,11 @@ def existing_path(name: str | os.PathLike[str]) -> Path:
 
 
 def _reader_of(file: File, format: str | None) -> type[Reader]:  # noqa: A002
-    if not format:
-        return next(reader for reader in READERS if reader.recognises(file))
-    if format not in FORMATS:
+    if format and format not in FORMATS:
         raise ArgumentError(
             repr(format), where="format", expected=" or ".join(FORMATS), hint=nearest(format, FORMATS)
         )
-    return next(reader for reader in READERS if format in reader.formats)
+    return next(one for one in READERS if (format in one.formats if format else one.recognises(file)))
 
 
 @contextmanager
@@ -316,15 +282,29 @@ def _file_errors(name: str) -> Iterator[None]:
         raise DataError("does not fit into memory", where=name, expected="a smaller file") from error
 
 
+def _folder(name: str, folder: Path) -> Source:
+    """A folder of a train file and others, or one whose files are one table."""
+    files, parts = _readable(folder), _part_files(folder)
+    if "train" in parts and len(parts) > 1:
+        kind: Kind = "parts"
+        tables = {part: _table(one) if one.is_dir() else [one] for part, one in parts.items()}
+        used = list(parts.values())
+        notes = [f"union of {', '.join(one.name for one in used)}"]
+    else:
+        kind, used = "table", _table(folder)
+        tables = {"all": used}
+        notes = [f"{len(used)} files of the folder read as one table"] if len(used) > 1 else []
+    others = [one.name for one in files if one not in used]
+    if others:
+        notes.append(f"other files there were ignored: {', '.join(others)}")
+    return Source(kind=kind, name=name, parts=tables, notes=tuple(notes))
+
+
 def _readable(folder: Path) -> list[Path]:
     """The files of a folder that have a suffix of data, sorted by name."""
-    try:
-        entries = sorted(folder.iterdir())
-    except OSError as error:
-        raise DataError(f"cannot be listed ({error.strerror})", where=str(folder)) from error
     return [
         path
-        for path in entries
+        for path in sorted(folder.iterdir())
         if path.is_file()
         and path.name[0] not in "._"
         and path.name.lower() not in _NEVER
@@ -335,40 +315,30 @@ def _readable(folder: Path) -> list[Path]:
 def _part_files(folder: Path) -> dict[str, Path]:
     """The train, valid and test files of a folder; a part may be a folder of files that are one table."""
     parts: dict[str, Path] = {}
-    names = {name for several in _PARTS.values() for name in several}
-    folders = [
-        one
-        for one in sorted(folder.iterdir())
-        if one.name.lower() in names and one.is_dir() and _readable(one)
-    ]
-    for path in [*_readable(folder), *folders]:
-        words = [path.name.lower()] if path.is_dir() else path.name.lower().split(".")[:-1]
-        for part, several in _PARTS.items():
-            if any(word in several for word in words):
-                if part in parts:
-                    what = f"both {parts[part].name} and {path.name} could be the {part} part"
-                    raise DataError(what, where=str(folder), expected="one file per part")
-                parts[part] = path
-    return {part: parts[part] for part in _PARTS if part in parts}
+    for part, names in _PARTS.items():
+        found = [path for path in _readable(folder) if names & {*path.name.lower().split(".")[:-1]}]
+        folders = [one for one in sorted(folder.iterdir()) if one.name.lower() in names and one.is_dir()]
+        found += [one for one in folders if _readable(one)]
+        if len(found) > 1:
+            what = f"both {found[0].name} and {found[1].name} could be the {part} part"
+            raise DataError(what, where=str(folder), expected="one file per part")
+        if found:
+            parts[part] = found[0]
+    return parts
 
 
-def _table(folder: Path) -> tuple[list[Path], tuple[str, ...]]:
-    """The files that make up the one table of a folder, and notes on what was left out."""
+def _table(folder: Path) -> list[Path]:
+    """The files that make up the one table of a folder."""
     files = _readable(folder)
     if not files:
         raise DataError(
             "nothing readable in this folder", where=str(folder), expected="csv, parquet, … files"
         )
-    if len(files) == 1:
-        return files, ()
     chosen = [path for path in files if _suffix(path) == ".inter"] or [
-        path
-        for path in files
-        if path.name.lower() == "u.data" or path.name.lower().split(".")[0] in _INTERACTIONS
+        path for path in files if _INTERACTIONS & {path.name.lower(), path.name.lower().split(".")[0]}
     ]
     if len(chosen) == 1:
-        others = ", ".join(path.name for path in files if path != chosen[0])
-        return chosen, (f"read {chosen[0].name}; other files there were ignored: {others}",)
+        return chosen
     kinds = sorted({_suffix(path) for path in files})
     if len(kinds) > 1:
         raise DataError(
@@ -376,9 +346,8 @@ def _table(folder: Path) -> tuple[list[Path], tuple[str, ...]]:
             where=str(folder),
             expected="parts of one table, or train and test files, or the path of one file",
         )
-    return files, (f"{len(files)} files of the folder read as one table",)
+    return files
 
 
 def _suffix(path: Path) -> str:
-    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
-    return suffixes[-1] if suffixes else ""
+    return Path(path.name.lower().removesuffix(".gz")).suffix

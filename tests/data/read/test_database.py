@@ -8,6 +8,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from talos.data.options import SourceOptions
+from talos.data.read.columns import wanted_columns
 from talos.data.read.database import Database
 from talos.errors import DataError
 
@@ -25,48 +27,38 @@ def shop(tmp_path: Path) -> Iterator[str]:
     assert [one.name for one in tmp_path.iterdir()] == ["shop.db"]
 
 
+def opened(url: str, **options: str) -> Database:
+    how = SourceOptions.of(**options)
+    return Database(url, how, wanted_columns(how.columns))
+
+
 def test_blocks_have_one_schema(shop: str) -> None:
     """Also where the first block holds integers alone; of a column that is not asked for, any values will do."""
-    with Database(shop) as database:
-        assert (database.where, database.format) == (shop, "sqlite")
-        sample = database.sample()
-        assert sample.columns == ["user_id", "item_id", "score", "note"]
-        assert sample.height == 100
-        blocks = list(database.frames(["score", "user_id"], 100))
-        assert [block.height for block in blocks] == [100, 100, 50]
-        assert all(block.schema == {"score": pl.Float64, "user_id": pl.Int64} for block in blocks)
-        assert pl.concat(blocks)["user_id"].to_list() == list(range(250))
-        with pytest.raises(
-            DataError, match="column 'note': mixed types integer, text; expected values of one"
-        ):
-            list(database.frames(["user_id", "note"], 100))
+    database = opened(shop, user="user_id", rating="score")
+    assert (database.file.name, database.format, database.unused) == (shop, "sqlite", ("note",))
+    blocks = list(database.frames(["score", "user_id"], 100))
+    assert [block.height for block in blocks] == [100, 100, 50]
+    assert all(block.schema == {"score": pl.Float64, "user_id": pl.Int64} for block in blocks)
+    assert pl.concat(blocks)["user_id"].to_list() == list(range(250))
+    with pytest.raises(DataError, match="column 'note': mixed types integer, text; expected values of one"):
+        list(database.frames(["user_id", "note"], 100))
 
 
 def test_rows_of_a_query(shop: str) -> None:
-    with Database(
-        f"{shop}?query=SELECT 1 AS a, 2 AS b", query="SELECT user_id FROM clicks LIMIT 3; -- three"
-    ) as one:
-        assert one.where == f"{shop}, query"
-        with pytest.raises(DataError, match='says: near ";": syntax error'):
-            one.sample()
-    with Database(shop, query="SELECT user_id, NULL AS no FROM clicks LIMIT 3 -- three") as database:
-        assert database.sample().rows() == [(0, None), (1, None), (2, None)]
-        assert [block.rows() for block in database.frames(["no", "user_id"], 2)] == [
-            [(None, 0), (None, 1)], [(None, 2)],
-        ]  # fmt: skip
-    with Database(shop, query="SELECT user_id FROM clicks WHERE user_id > 999") as database:
-        assert database.sample().columns == ["user_id"]
-        assert not list(database.frames(["user_id"], 2))
+    with pytest.raises(DataError, match='query: the database says: near ";": syntax error'):
+        opened(f"{shop}?query=SELECT 1 AS a, 2 AS b", query="SELECT user_id FROM clicks LIMIT 3; -- three")
+    query = "SELECT user_id, NULL AS item_id FROM clicks LIMIT 3 -- three"
+    blocks = opened(shop, query=query).frames(["item_id", "user_id"], 2)
+    assert [block.rows() for block in blocks] == [[(None, 0), (None, 1)], [(None, 2)]]
+    database = opened(shop, query="SELECT user_id, item_id FROM clicks WHERE user_id > 999")
+    assert list(database.cleaner.columns) == ["user", "item"]
+    assert not list(database.frames(["user_id"], 2))
 
 
 @pytest.mark.parametrize("table", ["click", "CLICKS_"])
 def test_the_nearest_table_is_named(shop: str, table: str) -> None:
-    with Database(shop, table=table) as database:
-        for read in (database.sample, lambda: list(database.frames(["user_id"], 9))):
-            with pytest.raises(
-                DataError, match=f"shop.db, table {table}: .*no such table.*did you mean 'clicks'"
-            ):
-                read()
+    with pytest.raises(DataError, match=f"shop.db, table {table}: .*no such table.*did you mean 'clicks'"):
+        opened(shop, table=table)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +66,9 @@ def test_the_nearest_table_is_named(shop: str, table: str) -> None:
     ["DELETE FROM clicks RETURNING user_id", "SELECT 1) AS a; DROP TABLE clicks; SELECT * FROM (SELECT 1"],
 )
 def test_nothing_is_written(shop: str, query: str) -> None:
-    with Database(shop, query=query) as database:
-        for read in (database.sample, lambda: list(database.frames(["user_id"], 9))):
-            with pytest.raises(DataError, match="the database says"):
-                read()
+    with pytest.raises(DataError, match="the database says"):
+        opened(shop, query=query)
+    database = opened(shop)
+    database._query = query  # as if the first rows had been read
+    with pytest.raises(DataError, match="the database says"):
+        list(database.frames(["user_id"], 9))

@@ -9,6 +9,8 @@ import polars as pl
 import pytest
 
 from talos.data.open import read
+from talos.data.options import SourceOptions
+from talos.data.read.columns import wanted_columns
 from talos.data.read.database import Database
 from talos.errors import DataError
 
@@ -84,17 +86,16 @@ def test_passwords_with_the_signs_of_a_url(shop: str, password: str) -> None:
 
 
 def test_frames_in_blocks(shop: str) -> None:
-    query = "SELECT n AS user_id, NULL::int AS no, n / 2.0 AS score FROM generate_series(1, 250) AS n -- all"
-    with Database(shop, query=query) as database:
-        assert database.format == "postgresql"
-        assert database.where.endswith("/postgres, query")
-        assert database.sample().shape == (100, 3)
-        blocks = list(database.frames(["score", "user_id"], 100))
-        assert [block.height for block in blocks] == [100, 100, 50]
-        assert pl.concat(blocks)["user_id"].to_list() == list(range(1, 251))
-        assert next(database.frames(["no"], 1000)).dtypes == [pl.Null]
-    with (
-        Database(shop, query="SELECT 1e300::numeric AS x") as database,
-        pytest.raises(DataError, match=r"values that make no column \(.*; expected numbers"),
-    ):
-        list(database.frames(["x"], 9))
+    query = (
+        "SELECT n AS user_id, NULL::int AS item_id, n / 2.0 AS score FROM generate_series(1, 250) AS n -- all"
+    )
+    options = SourceOptions.of(query=query)
+    database = Database(shop, options, wanted_columns(options.columns))
+    assert database.format == "postgresql"
+    assert database.file.name.endswith("/postgres, query")
+    blocks = list(database.frames(["score", "user_id"], 100))
+    assert [block.height for block in blocks] == [100, 100, 50]
+    assert pl.concat(blocks)["user_id"].to_list() == list(range(1, 251))
+    assert next(database.frames(["item_id"], 1000)).dtypes == [pl.Null]
+    with pytest.raises(DataError, match=r"values that make no column \(.*; expected numbers"):
+        read(shop, query="SELECT 1 AS user_id, 1 AS item_id, 1e300::numeric AS rating")

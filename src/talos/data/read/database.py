@@ -5,17 +5,20 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property
-from typing import Any, Self
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from talos.data.databases import SQLITE_ERRORS, DatabaseURL, connect_postgres, quoted
+from talos.data.options import SourceOptions
+from talos.data.read.columns import WantedColumn
+from talos.data.read.frames import SAMPLED, Typed
+from talos.data.read.text import File
 from talos.errors import DataError, Option, first_line, nearest
 
 __all__ = ["Database"]
 
-_SAMPLE = 100
 # Functions with side effects cannot hide in the views of a stranger's file; types and rows are those of one moment.
 _SQLITE_SESSION = "PRAGMA query_only = ON; PRAGMA trusted_schema = OFF; BEGIN"
 # Of the session, so that no transaction in it can write, whoever begins it.
@@ -37,57 +40,44 @@ _SQLITE_TYPES = {
 }
 
 
-class Database:
-    """The rows of a table or of a query, in a session that is read-only by its settings; open within a `with` block.
-
-    Attributes:
-        where: the database, and the table or query that was named; what messages call it, without the password.
-        format: "sqlite" or "postgresql".
+class Database(Typed):
+    """The rows of a table or of one query, each pass in a session that is read-only by its settings.
 
     Args:
         url: `sqlite:///FILE` or `postgresql://…`, which may have `table=` or `query=` in it.
-        query: SQL of one statement, instead of that of the URL.
-        table: name of the table, instead of that of the URL; needed for a database with several tables.
+        options: `query` is SQL of one statement, `table` the name of a table; each instead of that of the URL. One of
+            them is needed for a database with several tables.
+        wanted: the columns to look for.
     """
 
-    def __init__(self, url: str, *, query: str | None = None, table: str | None = None) -> None:
+    rows = 0  # not known
+
+    def __init__(self, url: str, options: SourceOptions, wanted: Sequence[WantedColumn]) -> None:
         self._url = DatabaseURL.parse(url)
-        self._query, self._table = query or self._url.query, table or self._url.table
+        self._query, self._table = options.query or self._url.query, options.table or self._url.table
         named = ", query" if self._query else f", table {self._table}" if self._table else ""
-        self.where, self.format = self._url.shown + named, "sqlite" if self._url.is_sqlite else "postgresql"
         # PostgreSQL's simple protocol would run several statements, one of which might end the transaction; a prepared
         # statement is one. SQLite never runs more.
         self._one_statement = {} if self._url.is_sqlite else {"prepare": True}
-        self._connection: Any = None
+        super().__init__(File(Path(), self._url.shown + named, options.max_bytes), options, wanted)
 
-    def __enter__(self) -> Self:
-        with self._errors():
-            self._connection = self._connect()
-            if self._url.is_sqlite:
-                self._connection.executescript(_SQLITE_SESSION)
-            else:
-                self._connection.execute(_POSTGRES_SESSION)
-                self._connection.autocommit, self._connection.read_only = False, True
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._connection.close()
-
-    def sample(self) -> pl.DataFrame:
-        """All columns of the first rows, at most 100; values of several types become one that holds them all."""
-        with self._errors():
-            cursor = self._connection.cursor()
-            cursor.execute(f"SELECT * FROM {self._rows} LIMIT {_SAMPLE}", **self._one_statement)
-            values = list(zip(*cursor.fetchall(), strict=True)) or [()] * len(cursor.description)
+    def open(self) -> None:
+        """Find the columns by the first rows; values of several types become one that holds them all."""
+        with self._session() as connection:
+            cursor = connection.cursor()
+            cursor.execute(f"SELECT * FROM {self._rows} LIMIT {SAMPLED}", **self._one_statement)
             names = [column[0] for column in cursor.description]
-            return pl.DataFrame({n: pl.Series(v, strict=False) for n, v in zip(names, values, strict=True)})
+            rows = cursor.fetchall() or [(None,) * len(names)]
+            columns = zip(names, zip(*rows, strict=True), strict=True)
+            sample = pl.DataFrame({name: pl.Series(values, strict=False) for name, values in columns})
+        self.find(sample, "sqlite" if self._url.is_sqlite else "postgresql")
 
     def frames(self, columns: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
         """Some columns of all rows, at most `rows` rows at a time; no frame if there are no rows."""
-        with self._errors():
+        with self._session() as connection:
             yield from pl.read_database(
                 f"SELECT {', '.join(map(quoted, columns))} FROM {self._rows}",
-                self._connection,
+                connection,
                 iter_batches=True,
                 batch_size=rows,
                 schema_overrides=self._types(columns) if self._url.is_sqlite else None,
@@ -99,17 +89,16 @@ class Database:
         """The types of columns in SQLite, where a column may hold values of any type."""
         kinds = ", ".join(f"group_concat(DISTINCT typeof({quoted(name)}))" for name in columns)
         found = self._connection.execute(f"SELECT {kinds} FROM {self._rows}").fetchone()
-        types = {
-            c: ", ".join(sorted({*(t or "").split(",")} - {"", "null"}))
-            for c, t in zip(columns, found, strict=True)
-        }
-        for name, kind in types.items():
+        types = {}
+        for name, kinds in zip(columns, found, strict=True):
+            kind = ", ".join(sorted({*(kinds or "").split(",")} - {"", "null"}))
             if kind not in _SQLITE_TYPES:
-                where = f"{self.where}, column {name!r}"
+                where = f"{self.file.name}, column {name!r}"
                 raise DataError(f"mixed types {kind}", where=where, expected="values of one type")
-        return {name: _SQLITE_TYPES[kind] for name, kind in types.items()}
+            types[name] = _SQLITE_TYPES[kind]
+        return types
 
-    @cached_property
+    @property
     def _rows(self) -> str:
         """The rows for FROM; the line break ends a comment at the end of the query."""
         query = self._query or f"SELECT * FROM {quoted(self._table or self._only_table())}"
@@ -121,7 +110,7 @@ class Database:
             return names[0]
         raise DataError(
             f"tables {', '.join(names)}" if names else "no table",
-            where=self.where,
+            where=self.file.name,
             expected="?table=NAME at the end of the URL",
             option=Option("query", "SQL", "reads the rows of a query"),
         )
@@ -130,36 +119,44 @@ class Database:
         tables = _SQLITE_TABLES if self._url.is_sqlite else _POSTGRES_TABLES
         return [str(name) for (name,) in self._connection.execute(tables).fetchall()]
 
-    def _connect(self) -> Any:
-        """A connection that cannot write and does not create a file that is missing."""
-        if not self._url.is_sqlite:
-            return connect_postgres(self._url, "reading from", autocommit=True)
-        path = self._url.sqlite_path
-        if path is None:
-            raise DataError(f"{self._url.shown!r} names no file", where="source", expected="sqlite:///FILE")
-        if not path.is_file():
-            raise DataError("no such file", where=self._url.shown, expected="a SQLite database")
-        return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-
     @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Turns what the driver raises, and what polars raises for the driver's values, into a `DataError`."""
+    def _session(self) -> Iterator[Any]:
+        """A connection that cannot write; what the driver raises, or polars for its values, becomes a `DataError`."""
+        self._connection: Any = None
         try:
-            yield
+            if self._url.is_sqlite:
+                self._connection = self._open_file()
+                self._connection.executescript(_SQLITE_SESSION)
+            else:
+                self._connection = connect_postgres(self._url, "reading from", autocommit=True)
+                self._connection.execute(_POSTGRES_SESSION)
+                self._connection.autocommit, self._connection.read_only = False, True
+            yield self._connection
         except (*SQLITE_ERRORS, getattr(self._connection, "Error", sqlite3.Error)) as error:
             hint = None
             if self._table and self._connection is not None:
                 with suppress(*SQLITE_ERRORS, type(error)):
                     self._connection.rollback()  # PostgreSQL answers nothing more in a transaction that failed
                     hint = nearest(self._table, self._table_names())
-            what, expected = (
+            raise DataError(
                 f"the database says: {first_line(error)}",
-                "a database and a query that it can run",
-            )
-            raise DataError(what, where=self.where, expected=expected, hint=hint) from error
+                where=self.file.name,
+                expected="a database and a query that it can run",
+                hint=hint,
+            ) from error
         except (
             pl.exceptions.PolarsError,
             RuntimeError,
-        ) as error:  # of a decimal too long polars raises the latter
+        ) as error:  # the latter for a decimal that is too long
             what, expected = f"values that make no column ({first_line(error)})", "numbers, texts or dates"
-            raise DataError(what, where=self.where, expected=expected) from error
+            raise DataError(what, where=self.file.name, expected=expected) from error
+        finally:
+            if self._connection is not None:
+                self._connection.close()
+
+    def _open_file(self) -> sqlite3.Connection:
+        """A connection that neither writes nor creates a file that is missing."""
+        path = self._url.sqlite_path
+        if path is None or not path.is_file():
+            raise DataError("no such file", where=self._url.shown, expected="sqlite:///FILE")
+        return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
