@@ -65,16 +65,19 @@ def positive_number(name: str, value: object, *, at_most: float = math.inf) -> f
     return float(value)  # type: ignore[arg-type]
 
 
-def number_from(name: str, value: object, at_least: float) -> float:
-    """Return `value` as a float if it is a finite number of at least `at_least`.
+def number_from(name: str, value: object, at_least: float | None = None) -> float:
+    """Return `value` as a float if it is a finite number, of at least `at_least` if that is given.
 
     >>> number_from("user_power", -1, 0.0)
     Traceback (most recent call last):
     talos.errors.ArgumentError: user_power: got -1; expected a finite number of at least 0
     """
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    fits = number and math.isfinite(value) and value >= at_least  # type: ignore[arg-type,operator]
-    require(fits, f"got {value!r}", where=name, expected=f"a finite number of at least {at_least:g}")
+    fits = number and math.isfinite(value)  # type: ignore[arg-type]
+    expected = "a finite number"
+    if at_least is not None:
+        fits, expected = fits and value >= at_least, f"{expected} of at least {at_least:g}"  # type: ignore[operator]
+    require(fits, f"got {value!r}", where=name, expected=expected)
     return float(value)  # type: ignore[arg-type]
 
 

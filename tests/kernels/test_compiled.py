@@ -31,6 +31,9 @@ LOSSES = {
     "sl-cold": lambda: losses.Softmax(tau=0.02),
     "bsl": lambda: losses.BilateralSoftmax(tau1=0.1, tau2=0.3),
     "sl@k": lambda: losses.SoftmaxAtK(tau=0.2, tau_w=0.5),
+    "sl@k-through": lambda: losses.SoftmaxAtK(
+        tau=0.2, tau_w=0.5, detach_weight=False, offset=-1.5, negative_weight=0.9
+    ),
     "aatp": lambda: losses.AATP(),
     "llpauc": lambda: moved(losses.LLPAUC(alpha=0.7, beta=0.3)),
     "llpauc-sharp": lambda: moved(losses.LLPAUC(alpha=1.0, beta=0.05)),
@@ -725,7 +728,7 @@ def test_a_nan_among_the_negatives_is_noticed():
 
 def test_which_losses_have_a_constant_weight():
     constant = {name: make().constant_weight for name, make in LOSSES.items()}
-    assert {name for name, weight in constant.items() if weight is None} == {"sl@k"}
+    assert {name for name, weight in constant.items() if weight is None} == {"sl@k", "sl@k-through"}
 
 
 def test_differentiable_with_thresholds():

@@ -30,6 +30,9 @@ LOSSES = {
     "sl": lambda: losses.Softmax(tau=0.2),
     "bsl": lambda: losses.BilateralSoftmax(tau1=0.1, tau2=0.3),
     "sl@k": lambda: losses.SoftmaxAtK(tau=0.2, tau_w=0.5),
+    "sl@k-through": lambda: losses.SoftmaxAtK(
+        tau=0.2, tau_w=0.5, detach_weight=False, offset=-1.5, negative_weight=0.9
+    ),
     "aatp": lambda: losses.AATP(),
     "llpauc": lambda: losses.LLPAUC(),
 }

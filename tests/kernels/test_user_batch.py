@@ -22,6 +22,9 @@ SEPARABLE = {
     "sl": lambda: losses.Softmax(tau=0.2),
     "bsl": lambda: losses.BilateralSoftmax(tau1=0.1, tau2=0.3),
     "sl@k": lambda: losses.SoftmaxAtK(tau=0.2, tau_w=0.5),
+    "sl@k-through": lambda: losses.SoftmaxAtK(
+        tau=0.2, tau_w=0.5, detach_weight=False, offset=-1.5, negative_weight=0.9
+    ),
     "aatp": lambda: losses.AATP(),
     "llpauc": lambda: losses.LLPAUC(alpha=0.5, beta=0.1),
 }
@@ -133,7 +136,7 @@ def test_weights_of_positives(separable, reduction):
         mean = (w * a[own]).sum() / mass
         if rho:
             mean = -torch.log((w * torch.exp(-rho * a[own])).sum() / mass) / rho
-        of_user = mean + loss.negative_weight * (w * c[own].detach()).sum() / mass * part[user]
+        of_user = mean + loss.negative_weight * (w * c[own]).sum() / mass * part[user]
         masses.append(mass ** (loss.user_power - (1 if reduction == "users" else 0)))
         want = want + masses[-1] * of_user
     want = want / (1 if reduction == "sum" else sum(masses))

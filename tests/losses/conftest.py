@@ -62,7 +62,7 @@ CASES = [
     Case(
         "sl@k-not-detached",
         losses.SoftmaxAtK,
-        {"tau": 0.1, "tau_w": 0.5, "detach_weight": False},
+        {"tau": 0.1, "tau_w": 0.5, "detach_weight": False, "offset": -0.7},
         monotone=False,
     ),
     Case("bpr", losses.BPR),

@@ -86,7 +86,7 @@ def smooth_i(s, neg, beta, loss):
 
 def softmax_at_k(s, neg, beta, loss):
     weight = sigmoid((s - beta) / loss.tau_w)
-    return weight * math.log(sum(math.exp((x - s) / loss.tau) for x in neg))
+    return weight * (math.log(sum(math.exp((x - s) / loss.tau) for x in neg)) + loss.offset)
 
 
 def bpr(s, neg, beta, loss):

@@ -149,8 +149,9 @@ def test_both_ways_to_the_parts_agree() -> None:
     items = F.normalize(torch.randn(60, 8, generator=torch.Generator().manual_seed(1)))
     history, user = torch.tensor([3, 17, 40]), F.normalize(torch.ones(8), dim=0)
     scores, rows, ones = (items @ user)[None], torch.zeros(3, dtype=torch.int64), torch.ones(3)
-    for name in ("talos", "sl", "bsl", "sl@k", "llpauc"):
-        loss = registry.make_loss(name, k=10, num_users=1, num_items=60)
+    through = {"detach_weight": False, "offset": -1.0}
+    for name, options in (("talos", {}), ("sl", {}), ("bsl", {}), ("sl@k", {}), ("sl@k", through), ("llpauc", {})):
+        loss = registry.make_loss(name, k=10, num_users=1, num_items=60, **options)  # type: ignore[arg-type]
         k, beta = (10, scores.topk(10).values[:, -1]) if loss.needs.threshold else (None, None)
         given = CSR.by_row(rows, history, 1), loss, ones, beta, torch.arange(60)
         pull, push = slopes_over_sample(scores[0, history], scores, *given)

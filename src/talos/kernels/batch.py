@@ -6,8 +6,9 @@ where R_u reduces φ over the negatives of row u, the value is
     L = Σ_u Σ_{i ∈ P_u} w_ui (A_u + λ c_ui R_u),     A_u = -(1/ρ) log( Σ_i w_ui e^{-ρ a_ui} / Σ_i w_ui )
 
 with a weight w for every positive; A_u tends to the weighted mean of a for ρ → 0, the usual loss. The gradient has two
-terms. That of Σ_u (λ Σ_i w_ui c_ui) R_u comes from `talos::sweep`. At every positive, w_ui e^{ρ(A_u - a_ui)}
-∂a_ui/∂s_ui comes from autograd in the scores (`positive_terms`). `_separable` puts them together.
+terms. That of Σ_u (λ Σ_i w_ui c_ui) R_u comes from `talos::sweep`. At every positive, once R_u is known,
+w_ui (e^{ρ(A_u - a_ui)} ∂a_ui/∂s_ui + λ R_u ∂c_ui/∂s_ui) comes from autograd in the scores (`positive_terms`).
+`_separable` puts them together.
 
 A pairwise loss is Σ_u Σ_{i ∈ P_u} w_ui h(R_i), with R_i reduced over g(s_uj - s_ui): one pass over all pairs of a
 positive and an item (`_pairwise`). A list loss says itself what whole lists cost (`lists`).
@@ -264,7 +265,7 @@ def _separable(
     if weight is None:
         pos = pair_scores(users, sweeps.items, positives)
         own = None if beta is None else beta[rows]
-        push = positive_terms(loss, pos, own, rows, count, weights, merge=merge)[1]
+        _, push = positive_terms(loss, pos, own, rows, count, weights, merge=merge)
     else:
         push = users.new_full((), loss.negative_weight * weight)
     # in double precision: thousands of positives of a row are added up one by one
@@ -294,16 +295,16 @@ def _separable(
         pos = pos.detach().requires_grad_()
         own = None if beta is None else beta[rows]
         values, push = positive_terms(loss, pos, own, rows, count, weights, merge=merge)
+        value = (weights * (values + push * negative[rows])).sum()
         slopes, *of_positives = torch.autograd.grad(
-            (weights * values).sum(), [pos, *learnt.values()], allow_unused=True, materialize_grads=True
+            value, [pos, *learnt.values()], allow_unused=True, materialize_grads=True
         )
-    value = (weights * (values.detach() + push * negative[rows])).sum()
     by_parameter = dict(zip(learnt, of_positives, strict=True))
     for parameter, gradient in zip(phi.params, of_phi, strict=False):
         for name, one in learnt.items():
             if one is parameter:
                 by_parameter[name] = by_parameter[name] + gradient
-    return value, slopes, thresholds, by_parameter
+    return value.detach(), slopes, thresholds, by_parameter
 
 
 def _check_finite(arguments: dict[str, Tensor | None]) -> None:
@@ -331,7 +332,7 @@ def positive_terms(
 ) -> tuple[Tensor, Tensor]:
     """A_u of the row of each positive, and λc, the factor of R_u; both (P,).
 
-    The gradient of Σ_i w_i A_i in the scores is that of the loss; λc is a constant.
+    With R_u held fixed, the gradient of Σ_i w_i (A_i + λc_i R_u) in the scores is that of the loss.
 
     Args:
         loss: a, c, ρ and λ.
@@ -353,7 +354,7 @@ def positive_terms(
         mean = power_mean(own, rho, rows, num_rows, weights, merge)[rows]
         # the value is the mean; its slope is that of a row's mean in one of its positives, times the weight of the row
         a = mean + torch.exp(rho * (mean - own)) * (a - own)
-    return a, loss.negative_weight * c.detach()
+    return a, loss.negative_weight * c
 
 
 def _over_ranges(

@@ -230,9 +230,9 @@ class Loss(nn.Module):
 class UserSeparableLoss(Loss):
     """A loss of the form a(s_ui, β_u) + c(s_ui, β_u)·R_u, where R_u does not depend on the positive.
 
-    R_u sums φ over the user's negatives (`Phi`). c is a constant for the gradient. All positives of a user share R_u:
-    a batch of users with all their positives costs users × items scores, against positives × n for n negatives drawn
-    per positive. `talos.kernels` builds on this.
+    R_u sums φ over the user's negatives (`Phi`). All positives of a user share R_u: a batch of users with all their
+    positives costs users × items scores, against positives × n for n negatives drawn per positive. A positive's own
+    gradient is a' + c'·R_u. `talos.kernels` builds on this.
 
     A user with n positives has the loss
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from talos.checks import one_of, positive_number
+from talos.checks import number_from, one_of, positive_number
 from talos.losses.base import TAU_SPACE, Needs, PairwiseLoss, UserSeparableLoss
 from talos.losses.phi import (
     AtanPowerPairs,
@@ -111,7 +111,7 @@ class BilateralSoftmax(UserSeparableLoss):
 
 
 class SoftmaxAtK(Softmax):
-    """SL@K: σ((s_ui - β_u)/τ_w) · log Σ_j exp((s_uj - s_ui)/τ), the weight a constant for the gradient.
+    """SL@K: w · log Σ_j exp((s_uj - s_ui)/τ) with the weight w = σ((s_ui - β_u)/τ_w).
 
     SL with the positives weighted by whether they are in the top K; a surrogate for NDCG@K. The original
     takes β_u as the K-th largest of a sample (Monte Carlo). Weiqin Yang et al., "Breaking the Top-K Barrier:
@@ -120,9 +120,11 @@ class SoftmaxAtK(Softmax):
     Args:
         tau: temperature of the softmax.
         tau_w: temperature of the weight; as it grows, the loss tends to half of SL.
-        detach_weight: False lets the gradient flow through the weight, as in the authors' code. A positive's gradient
-            then depends on its own negatives' sum, so the loss pairs each positive with its negatives; and where that
-            sum is large, a higher score of the positive raises the loss.
+        detach_weight: True makes the weight a constant for the gradient, as in the paper. False lets the gradient
+            flow through it, as in the authors' code: a positive's gradient has the further term
+            w'·(log Σ_j exp((s_uj - s_ui)/τ) + offset), which pulls it down where the logarithm is large.
+        offset: added to log Σ_j. log(m/n) makes a sum over n negatives weigh what one over m of them weighs. It
+            changes the gradient only if the weight is not detached.
         user_power: p, see `UserSeparableLoss`; likewise `negative_weight` λ. There is no ρ: positives already have
             weights.
 
@@ -132,6 +134,7 @@ class SoftmaxAtK(Softmax):
     """
 
     short_name = "sl@k"
+    needs = Needs(threshold=True, default_threshold="monte-carlo", user_separable=True)
     constant_weight = None
     search_space: ClassVar[Mapping[str, Any]] = {
         "tau": TAU_SPACE,
@@ -144,19 +147,20 @@ class SoftmaxAtK(Softmax):
         tau: float = 0.1,
         tau_w: float = 1.0,
         detach_weight: bool = True,
+        offset: float = 0.0,
         user_power: float = 1.0,
         negative_weight: float = 1.0,
     ) -> None:
         super().__init__(tau=tau, user_power=user_power, negative_weight=negative_weight)
         self.tau_w = positive_number("tau_w", tau_w)
         self.detach_weight = detach_weight
-        self.needs = Needs(threshold=True, default_threshold="monte-carlo", user_separable=detach_weight)
+        self.offset = number_from("offset", offset)
 
     def positive_part(self, pos: Tensor, beta: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The pair a = -w·s/τ, c = w."""
+        """The pair a = w·(offset - s/τ), c = w."""
         s = pos.detach() if self.detach_weight else pos
         weight = torch.sigmoid((s if beta is None else s - beta) / self.tau_w)
-        return -weight * pos / self.tau, weight
+        return weight * (self.offset - pos / self.tau), weight
 
 
 _ACTIVATIONS: Mapping[str, Callable[[float], PairPhi]] = {

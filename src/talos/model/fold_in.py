@@ -288,9 +288,10 @@ def slopes_over_all(
     scores.requires_grad_()
     with torch.enable_grad():
         values, factors = positive_terms(loss, pos, own, rows, len(scores), weights)
-        total = (weights * values).sum() + loss.phi.aggregate(scores, beta, gone, times).sum()
+        negative = loss.phi.aggregate(scores, beta, gone, times)
+        total = (weights * (values + factors * negative.detach()[rows])).sum() + negative.sum()
         pull, slopes = torch.autograd.grad(total, (pos, scores), allow_unused=True, materialize_grads=True)
-    return pull, factors, slopes
+    return pull, factors.detach(), slopes
 
 
 def slopes_over_sample(
