@@ -219,9 +219,12 @@ def test_last_breaks_ties_by_the_order_of_the_source() -> None:
     parts = split(data, by="last")
     assert parts.valid is not None
     assert [part.to_polars()["item_id"].to_list() for part in parts] == [["c", "d"], ["b"], ["a"]]
-    assert data.item_ids.decode(data.indices[data.in_time_order()]).to_list() == ["d", "c", "b", "a"]
+    order, ties = data.in_time_order()
+    assert data.item_ids.decode(data.indices[order]).to_list() == ["d", "c", "b", "a"]
+    assert ties.tolist() == [False, False, True, True]
     bare = Interactions.from_ids([2, 1, 1], ["x", "y", "x"])
-    order = bare.union(Interactions.from_codes(
+    order, ties = bare.union(Interactions.from_codes(
         np.array([1]), np.array([1]), user_ids=bare.user_ids, item_ids=bare.item_ids
     )).in_time_order()  # fmt: skip
     assert order.tolist() == [1, 0, 2, 3]
+    assert not ties.any()

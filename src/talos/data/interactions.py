@@ -272,18 +272,23 @@ class Interactions(Rows):
         columns = {name: getattr(self, name) for name in ("timestamps", "ratings", "repeats", "source_rows")}
         return {name: None if column is None else column[where] for name, column in columns.items()}
 
-    def in_time_order(self) -> NDArray[np.int64]:
-        """The positions of all interactions, those of each user in order of time.
+    def in_time_order(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The positions of all interactions, those of each user in order of time, and which are ties.
 
-        Equal times keep the order of the source; without timestamps the order of the source is that of time.
+        Equal times keep the order of the source; without timestamps the order of the source is that of time. A tie is
+        an interaction at the same time as the one before it of the same user.
 
         >>> data = Interactions.from_ids([1, 1, 1], ["c", "b", "a"], timestamps=[5, 7, 7])
-        >>> data.item_ids.decode(data.indices[data.in_time_order()]).to_list()
-        ['c', 'b', 'a']
+        >>> order, ties = data.in_time_order()
+        >>> data.item_ids.decode(data.indices[order]).to_list(), ties.tolist()
+        (['c', 'b', 'a'], [False, False, True])
         """
         rows = np.arange(len(self)) if self.source_rows is None else self.source_rows
         stamps = rows if self.timestamps is None else self.timestamps
-        return np.lexsort((rows, stamps, self.rows))
+        order = np.lexsort((rows, stamps, self.rows))
+        ties = np.zeros(len(self), bool)
+        ties[1:] = (stamps[order[1:]] == stamps[order[:-1]]) & (self.rows[order[1:]] == self.rows[order[:-1]])
+        return order, ties
 
     def compact(self) -> Interactions:
         """The same interactions over vocabularies without the users and items that have none."""

@@ -323,7 +323,7 @@ def last_of_each(data: Interactions, *, with_valid: bool) -> tuple[NDArray[np.bo
 
     Equal times are in the order of the source. Users with too few interactions to keep one in train have no flag set.
     """
-    order = data.in_time_order()
+    order, _ = data.in_time_order()
     from_end = np.repeat(data.indptr[1:], data.user_degrees) - 1 - np.arange(len(data))
     enough = np.repeat(data.user_degrees > (2 if with_valid else 1), data.user_degrees)
     in_test, in_valid = np.zeros(len(data), bool), np.zeros(len(data), bool)

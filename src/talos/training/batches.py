@@ -152,7 +152,7 @@ class PositionRows(PositiveRows):
                 where=train.provenance.source,
                 expected="timestamps, for a backbone that reads histories",
             )
-        order = torch.from_numpy(train.in_time_order()).to(index.device)
+        order = torch.from_numpy(train.in_time_order()[0]).to(index.device)
         by_time = TrainIndex(
             indptr=index.indptr,
             indices=index.indices[order],
