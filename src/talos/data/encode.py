@@ -19,7 +19,7 @@ from talos.data.read.columns import WantedColumn
 from talos.data.source import Pass, Source, read_through
 from talos.progress import Progress
 
-__all__ = ["encoded", "read_parts", "read_table", "read_whole"]
+__all__ = ["encoded", "id_columns", "read_parts", "read_table", "read_whole"]
 
 
 def read_whole(source: Source, options: SourceOptions, progress: Progress | None = None) -> Interactions:
@@ -40,7 +40,7 @@ def read_table(
     """The wanted columns of a source, row by row as they are."""
 
     def collected(one: Pass) -> tuple[pl.DataFrame, Provenance]:
-        columns = _columns(one)
+        columns = id_columns(one)
         frames = []
         for _, block in one:
             for role, column in columns.items():
@@ -55,7 +55,7 @@ def read_table(
     return read_through(source, options, collected, wanted=wanted)
 
 
-def _columns(one: Pass) -> dict[str, IdColumn]:
+def id_columns(one: Pass, *, drained: bool = False) -> dict[str, IdColumn]:
     """The columns of ids of a pass; ids that are bad or have blanks around them need the careful pass."""
 
     def check(ids: pl.Series) -> None:
@@ -63,12 +63,14 @@ def _columns(one: Pass) -> dict[str, IdColumn]:
             raise BadBlockError
 
     as_strings = one.options.ids == "string"
-    return {role: IdColumn(role, as_strings=as_strings, check=check) for role in ("user", "item")}
+    return {
+        role: IdColumn(role, as_strings=as_strings, check=check, drained=drained) for role in ("user", "item")
+    }
 
 
 def encoded(one: Pass, *, whole: bool) -> dict[str, Interactions]:
     """The interactions of each part of a source, or of all parts together as "all"."""
-    users, items = (columns := _columns(one))["user"], columns["item"]
+    users, items = (columns := id_columns(one))["user"], columns["item"]
     values: dict[str, _Values] = {}
     ends: dict[str, int] = {}
     titles: list[pl.DataFrame] | None = []

@@ -71,6 +71,7 @@ class IdColumn:
         role: of the column, for messages.
         as_strings: whether integers become strings.
         check: called with ids that are new, where they are strings; raises an error if one cannot be used.
+        drained: whether codes are taken out by `drain` as they come: then integers are hashed from the first on.
 
     >>> column = IdColumn("user")
     >>> column.add(pl.Series([7, 9, 7]))
@@ -80,12 +81,18 @@ class IdColumn:
     """
 
     def __init__(
-        self, role: str, *, as_strings: bool = False, check: Callable[[pl.Series], None] | None = None
+        self,
+        role: str,
+        *,
+        as_strings: bool = False,
+        check: Callable[[pl.Series], None] | None = None,
+        drained: bool = False,
     ) -> None:
         self.role, self.as_strings, self.check = role, as_strings, check
         self._codes: Growing | None = None
         self._fresh: list[pl.Series] = []  # new ids of each block, in the order of their codes
-        self._ids = None if not as_strings else new_ids()  # None: `_codes` are the integers themselves
+        # None: `_codes` are the integers themselves
+        self._ids = new_ids() if as_strings or drained else None
         self._spelled = as_strings  # whether `_ids` holds strings
         self._kinds: set[str] = set()
         self._empty: pl.DataType = pl.Int64()  # the type of a column without ids
@@ -156,6 +163,18 @@ class IdColumn:
             if width <= max(4 * len(codes), 1 << 16):
                 return self._by_table(codes, low, width)
             self._hash_integers()
+        vocabulary, position = self.order()
+        remap_(codes, position)
+        return vocabulary, codes
+
+    def drain(self) -> Codes:
+        """The codes of the rows since the last call; they are not kept, and `order` says what they become."""
+        assert self._codes is not None
+        codes, self._codes = self._codes.values, None
+        return codes
+
+    def order(self) -> tuple[Vocabulary, Codes]:
+        """The vocabulary, ascending, and the position in it of each code so far."""
         assert self._ids is not None
         distinct = pl.concat(self._fresh)
         if self._spelled and not self.as_strings and "string" not in self._kinds and are_integers(distinct):
@@ -169,8 +188,7 @@ class IdColumn:
         position = np.empty(len(ascending), np.int32)
         position[found[0]] = np.arange(len(ascending), dtype=np.int32)
         self._ids, self._fresh = None, []
-        remap_(codes, position)
-        return Vocabulary(ascending.rename("")), codes
+        return Vocabulary(ascending.rename("")), position
 
     def _by_table(self, codes: Codes, low: int, width: int) -> tuple[Vocabulary, Codes]:
         """From integers within a narrow range to codes, by a table of that range."""

@@ -1,31 +1,37 @@
-"""Write a folder of shards from interactions larger than memory, split into train, validation and test."""
+"""Write a folder of shards from interactions larger than memory, split into train, validation and test.
+
+Rows become codes on disk, sorted by user (`CodedRows`); then distinct pairs, in pieces of consecutive users (`_Pairs`);
+then pairs with the number of the part that each belongs to; and then the files of the shards.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise, starmap
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from talos.data.interactions import Interactions, Provenance, values_in
+from talos.data.arrays import Codes
+from talos.data.interactions import Interactions, values_in
 from talos.data.options import SourceOptions, SplitBy
 from talos.data.parquet import scan_file
-from talos.data.shards.external_sort import ExternalSort
+from talos.data.shards.coded_rows import CodedRows
 from talos.data.shards.index import FORMAT, INDEX, PARTS
 from talos.data.shards.streaming_split import StreamingSplit
-from talos.data.source import Pass, Source, read_through
+from talos.data.source import Source, read_through
 from talos.data.splits import how_to_split, no_timestamps
 from talos.data.vocabulary import Vocabulary, add_ids
 from talos.errors import ArgumentError, ConfigError, DataError, TalosError, first_line
-from talos.files import checksum_of, locked, remove_leftovers, sync, write_sealed
+from talos.files import checksum_of, locked_folder, write_sealed
 
 __all__ = ["DEFAULT_ROWS", "write_shards"]
 
@@ -34,6 +40,9 @@ DEFAULT_ROWS = 1 << 20
 
 # Rows per row group: at each end of its range a process reads up to so many rows of other users.
 _ROW_GROUP = 1 << 16
+
+Degrees: TypeAlias = NDArray[np.int64]
+"""Interactions of each user or item in each part, (3, number of users or items)."""
 
 
 def write_shards(
@@ -57,10 +66,11 @@ def write_shards(
     A folder with train and test files is split already: its parts stay as they are, and `by`, `test`, `valid` and
     `seed` have no effect. No pair may be in two of them.
 
-    Holds about `rows_at_once` rows in memory, and the ids of the items with a few numbers each; everything else goes
-    through temporary files beside `out`. Ids, duplicates and errors are those of `talos.read`. The split depends on the
-    data and the seed, not on the number of shards. By `user` and by `last` it is that of `talos.data.splits.split`; by
-    `time` the test part is the same, and validation is another random draw of the same size.
+    Holds about `rows_at_once` rows in memory, and the ids of users and items with a few numbers each; everything else
+    goes through temporary files beside `out`. Ids, duplicates and errors are those of `talos.read`. The split depends
+    on the data and the seed, not on the number of shards. By `user`, `last` and `future` it is that of
+    `talos.data.splits.split`; by `time` the test part is the same, and validation is another random draw of the same
+    size.
 
     The folder appears under its name only when it is complete. It has `shards.json`, `users.parquet` and
     `items.parquet` (positions are row numbers), and `shard-0000/train.parquet`, … with user and item positions,
@@ -92,78 +102,65 @@ def write_shards(
     """
     found = source if isinstance(source, Interactions | Source) else Source.of(source)
     split_already = isinstance(found, Source) and found.kind == "parts"
-    if isinstance(found, Source) and "test" not in found.parts and split_already:
+    if isinstance(found, Source) and split_already and "test" not in found.parts:
         raise DataError("has a train file and no test file", where=found.name, expected="a test set")
     how = {"by": "predefined"} if split_already else how_to_split(by, test, valid, seed)
     for option, number in (("shards", shards), ("rows_at_once", rows_at_once)):
         if number < 1:
             raise ArgumentError(f"{number}", where=option, expected="1 or more")
     _check_out(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        stack.enter_context(_disk_errors(out))
-        lock = out.with_name(f".{out.name}.lock")
-        stack.enter_context(locked(lock, guards=out, purpose="writing shards"))
-        remove_leftovers(out)
+    with (
+        _disk_errors(out),
+        locked_folder(out, purpose="writing shards") as staging,
+        tempfile.TemporaryDirectory(dir=staging) as scratch,
+    ):
         _check_out(out)  # again: another process may have finished in between
-        made = tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", suffix=".tmp")
-        scratch = stack.enter_context(made)
-        folders = {part: Path(scratch) / part for part in ("runs", "pieces", "shards", "out")}
-        for folder in folders.values():
-            folder.mkdir()
+        folder = Path(scratch)
         if isinstance(found, Interactions):
-            runs, provenance = _sorted_interactions(found, folders["runs"], rows_at_once)
+            rows = CodedRows.of(found, folder)
         else:
-            sort = partial(_sorted, folder=folders["runs"], with_parts=split_already)
-            runs, provenance = read_through(
-                found, SourceOptions.of(options, **changes), sort, rows=rows_at_once
+            into = partial(CodedRows.read, folder=folder)
+            rows = read_through(found, SourceOptions.of(options, **changes), into, rows=rows_at_once)
+        origin = rows.provenance
+        if origin.guesses:
+            notify(f"{origin.source}: {origin.guesses}")
+        notify(f"{origin.rows:,} rows read")
+        pairs = _Pairs.of(rows, folder, rows_at_once, min_rating)
+        if not split_already and by != "user" and "timestamp" not in pairs.columns:
+            raise no_timestamps(origin, by)
+        users = len(pairs.user_ids)
+        if shards > users:
+            raise ConfigError(f"{shards}", where="shards", expected=f"at most {users:,}, the number of users")
+        notify(f"{pairs.number:,} interactions of {users:,} users are sorted")
+        splitter = StreamingSplit(
+            by=by, test=test, valid=valid, seed=seed, total=pairs.number, stamps=pairs.stamps, folder=folder
+        )
+        files, user_degrees, item_degrees = _divide(pairs, folder, None if split_already else splitter.of)
+        in_train, *_, in_test = user_degrees > 0
+        if in_test.any() and not (in_train & in_test).any():
+            raise DataError(
+                "the test part has no user in common with train",
+                where=origin.source,
+                expected="at least one user of train",
             )
-        if provenance.guesses:
-            notify(f"{provenance.source}: {provenance.guesses}")
-        notify(f"{provenance.rows:,} rows read")
-        pieces = _Pieces.of(runs, folders["pieces"], rows_at_once, provenance, min_rating)
-        if not split_already and by != "user" and "timestamp" not in pieces.columns:
-            raise no_timestamps(provenance, by)
-        if shards > pieces.num_users:
-            raise ConfigError(
-                f"{shards}", where="shards", expected=f"at most {pieces.num_users:,}, the number of users"
-            )
-        notify(f"{pieces.interactions:,} interactions of {pieces.num_users:,} users are sorted")
-        staging = folders["out"]
-        with_valid = "valid" in found.parts if split_already else valid > 0  # type: ignore[union-attr]
-        writer = _ShardWriter(staging, folders["shards"], pieces, shards, with_valid=with_valid)
-        if split_already:
-            for number, data in enumerate(pieces):
-                writer.add(data, pieces.parts(number))
-        else:
-            splitter = StreamingSplit(
-                by=by, test=test, valid=valid, seed=seed, total=pieces.interactions, stamps=pieces.stamps
-            )
-            for data in pieces:
-                writer.add(data, splitter.of(data))
-        titles = runs.titles_of(pieces.item_ids.ids)
         record: dict[str, Any] = {
             "format": FORMAT,
             "source": {
-                "path": name or provenance.source,
-                "format": provenance.format,
-                "rows": provenance.rows,
-                "bad_rows": provenance.bad_rows,
-                "duplicates": provenance.duplicates + pieces.duplicates,
-                "notes": list(provenance.notes),
+                "path": name or origin.source,
+                "format": origin.format,
+                "rows": origin.rows,
+                "bad_rows": origin.bad_rows,
+                "duplicates": origin.duplicates + pairs.duplicates,
+                "notes": list(origin.notes),
             },
             "how": how,
             "cleaned": {} if min_rating is None else {"min_rating": min_rating},
-            "users": pieces.num_users,
-            "items": len(pieces.item_ids),
-            "columns": [column for column in ("timestamp", "rating") if column in pieces.columns],
-            **writer.finish(titles, provenance.source),
+            "users": users,
+            "items": len(pairs.item_ids),
+            "columns": pairs.columns,
+            **_write_parts(pairs, files, user_degrees, item_degrees, shards, staging),
         }
         write_sealed(staging / INDEX, record)
-        for entry in (*staging.rglob("*"), staging):
-            sync(entry)
-        staging.rename(out)  # an empty folder there is replaced
-        sync(out.parent)
     return record
 
 
@@ -181,251 +178,183 @@ def _disk_errors(out: Path) -> Iterator[None]:
         raise TalosError(f"{out} could not be written ({first_line(error)[:160]})") from error
 
 
-def _sorted(one: Pass, *, folder: Path, with_parts: bool) -> tuple[ExternalSort, Provenance]:
-    """The rows of a pass by user, each marked by its part where the source is split."""
-    runs = ExternalSort(folder, as_strings=one.options.ids == "string")
-    for part, block in one:
-        if len(block.frame):
-            marked = (
-                block.frame.with_columns(part=pl.lit(PARTS.index(part), pl.Int8))
-                if with_parts
-                else block.frame
-            )
-            runs.add(marked, text=one.text)
-    return runs, one.provenance()
+@dataclass(frozen=True, kw_only=True)
+class _Pairs:
+    """The distinct pairs on disk, in pieces of consecutive users.
 
+    Attributes:
+        files: with columns `user`, `item`, `source_row` and others, sorted by user and item.
+        columns: `timestamp` and `rating`, if the files have them.
+        user_codes: the position among `user_ids` of each user in the files.
+        item_codes: the position among `item_ids` of each item in the files.
+        user_ids: of users with a pair.
+        item_ids: of items with a pair.
+        titles: of these items, None if there are none.
+        number: of pairs.
+        duplicates: rows that were dropped because their pair occurred before or after.
+    """
 
-def _sorted_interactions(data: Interactions, folder: Path, rows: int) -> tuple[ExternalSort, Provenance]:
-    runs = ExternalSort(folder)
-    frame = data.to_polars().rename({"user_id": "user", "item_id": "item"})
-    if data.item_titles is not None:
-        frame = frame.with_columns(title=data.item_titles.gather(data.indices))
-    for block in frame.iter_slices(rows):
-        runs.add(block)
-    return runs, data.provenance
-
-
-@dataclass
-class _Pieces:
-    """The clean interactions of all users on disk, in pieces of consecutive users, over one vocabulary of items."""
-
-    folder: Path
-    columns: tuple[str, ...] = ()
-    users: list[int] = field(default_factory=list)  # in each piece
-    interactions: int = 0
-    duplicates: int = 0
-    item_ids: Vocabulary = field(default_factory=lambda: Vocabulary(pl.Series([], dtype=pl.Int64)))
+    files: Sequence[Path]
+    columns: Sequence[str]
+    user_codes: Codes
+    item_codes: Codes
+    user_ids: pl.Series
+    item_ids: pl.Series
+    titles: pl.Series | None
+    number: int
+    duplicates: int
 
     @classmethod
-    def of(
-        cls, runs: ExternalSort, folder: Path, rows: int, provenance: Provenance, min_rating: float | None
-    ) -> _Pieces:
-        """Keep each pair once, drop low ratings, and collect the users and items that are left."""
-        pieces = cls(folder)
-        for bucket in runs.buckets(rows):
-            if min_rating is not None and "rating" not in bucket.columns:
-                raise DataError(
-                    "no ratings", where=provenance.source, expected="a rating column to filter by"
-                )
-            data = Interactions.from_ids(bucket["user"], bucket["item"], **values_in(bucket))
-            pieces.duplicates += data.provenance.duplicates
-            pieces.columns = tuple(bucket.columns)
-            parts = _parts_in(bucket, provenance.source) if "part" in bucket.columns else None
+    def of(cls, rows: CodedRows, folder: Path, size: int, min_rating: float | None) -> _Pairs:
+        """Keep each pair once, as `Interactions` does, and drop low ratings."""
+        source = rows.provenance.source
+        if min_rating is not None and "rating" not in rows.columns:
+            raise DataError("no ratings", where=source, expected="a rating column to filter by")
+        files, number, duplicates = list[Path](), 0, 0
+        with_user, with_item = np.zeros(len(rows.user_ids), bool), np.zeros(len(rows.item_ids), bool)
+        for users, bucket in rows.buckets(size):
+            data = _interactions(bucket, users, len(rows.item_ids))
+            duplicates += data.provenance.duplicates
+            pairs = data.to_frame(
+                user=data.rows + np.int32(users.start),
+                item=data.indices,
+                source_row=pl.Series(data.source_rows),
+            )
+            if "part" in rows.columns:
+                if bucket.n_unique(["user", "item", "part"]) > len(pairs):
+                    raise _in_two_parts(bucket, rows)
+                pairs = pairs.with_columns(bucket["part"].gather(data.source_rows))
             if min_rating is not None:
-                assert data.ratings is not None
-                kept = data.ratings >= min_rating
-                data, parts = data.where(kept).compact(), None if parts is None else parts[kept]
-            if len(data):
-                pieces._write(data, parts)
-        if not pieces.interactions:
-            raise DataError(
-                f"no rating of {min_rating:g} or higher", where=provenance.source, expected="at least one"
-            )
-        items = scan_file(sorted(folder.glob("items-*.parquet"))).unique()
-        pieces.item_ids = Vocabulary(items.collect(engine="streaming")["item_id"].sort())
-        return pieces
-
-    def _write(self, data: Interactions, parts: NDArray[np.int8] | None) -> None:
-        users = {"user_id": data.user_ids.ids, "degree": data.user_degrees}
-        tables = {
-            "rows": data.to_frame(item=data.indices, source_row=pl.Series(data.source_rows)),
-            "users": pl.DataFrame(users),
-            "items": pl.DataFrame({"item_id": data.item_ids.ids}),
-        }
-        if parts is not None:
-            tables["parts"] = pl.DataFrame({"part": parts})
-        for kind, table in tables.items():
-            table.write_parquet(self._path(len(self.users), kind), compression="lz4")
-        self.users.append(data.num_users)
-        self.interactions += len(data)
-
-    @property
-    def num_users(self) -> int:
-        return sum(self.users)
-
-    def __iter__(self) -> Iterator[Interactions]:
-        """The pieces in the order of their users, each over its own users and all items."""
-        for number in range(len(self.users)):
-            rows, users, items = (
-                scan_file(self._path(number, kind)).collect() for kind in ("rows", "users", "items")
-            )
-            positions = self.item_ids.encode(items["item_id"]).astype(np.int32)
-            yield Interactions(
-                indptr=np.append(0, np.cumsum(users["degree"].to_numpy())),
-                indices=positions[rows["item"].to_numpy()],  # both vocabularies ascend, and so do the rows
-                user_ids=Vocabulary(users["user_id"]),
-                item_ids=self.item_ids,
-                source_rows=rows["source_row"].to_numpy(),
-                **values_in(rows),
-            )
-
-    def parts(self, number: int) -> NDArray[np.int8]:
-        """The part of each interaction of a piece, where the source says it."""
-        flags: NDArray[np.int8] = scan_file(self._path(number, "parts")).collect()["part"].to_numpy()
-        return flags
+                pairs = pairs.filter(pairs["rating"] >= min_rating)
+            if len(pairs):
+                files.append(folder / f"pairs-{len(files):06d}.parquet")
+                pairs.write_parquet(files[-1], compression="lz4")
+                number += len(pairs)
+                with_user[pairs["user"]] = True
+                with_item[pairs["item"]] = True
+        if not files:
+            raise DataError(f"no rating of {min_rating:g} or higher", where=source, expected="at least one")
+        return cls(
+            files=files,
+            columns=[name for name in ("timestamp", "rating") if name in rows.columns],
+            user_codes=np.cumsum(with_user, dtype=np.int32) - np.int32(1),
+            item_codes=np.cumsum(with_item, dtype=np.int32) - np.int32(1),
+            user_ids=rows.user_ids.ids.filter(with_user),
+            item_ids=rows.item_ids.ids.filter(with_item),
+            titles=None if rows.titles is None else rows.titles.filter(with_item),
+            number=number,
+            duplicates=duplicates,
+        )
 
     def stamps(self) -> Iterator[NDArray[Any]]:
         """All timestamps, a piece at a time."""
-        for number in range(len(self.users)):
-            yield scan_file(self._path(number, "rows")).select("timestamp").collect()["timestamp"].to_numpy()
-
-    def _path(self, number: int, kind: str) -> Path:
-        return self.folder / f"{kind}-{number:06d}.parquet"
+        for file in self.files:
+            yield scan_file(file).select("timestamp").collect()["timestamp"].to_numpy()
 
 
-def _parts_in(bucket: pl.DataFrame, source: str) -> NDArray[np.int8]:
-    """The part of each pair of a bucket, in the order of `Interactions`: by user and item, each pair once."""
-    pairs = bucket.select("user", "item", "part").unique()
-    once = pairs.unique(["user", "item"])
-    if len(once) < len(pairs):
-        user, item = (
-            pairs.filter(pairs.select("user", "item").is_duplicated()).sort("user", "item").row(0)[:2]
-        )
-        raise DataError(
-            f"user {user!r} and item {item!r} are together in two parts",
-            where=source,
-            expected="every pair in one part",
-        )
-    flags: NDArray[np.int8] = once.sort("user", "item")["part"].to_numpy()
-    return flags
+def _interactions(rows: pl.DataFrame, users: range, num_items: int) -> Interactions:
+    """Rows of consecutive users; codes stand for ids."""
+    return Interactions.from_codes(
+        rows["user"].to_numpy() - np.int32(users.start),
+        rows["item"].to_numpy(),
+        user_ids=Vocabulary(pl.int_range(len(users), eager=True)),
+        item_ids=Vocabulary(pl.int_range(num_items, eager=True)),
+        source_rows=rows["source_row"].to_numpy() if "source_row" in rows.columns else None,
+        **values_in(rows),
+    )
 
 
-class _ShardWriter:
-    """Writes shards from interactions that arrive in the order of users, with the part of each."""
+def _in_two_parts(bucket: pl.DataFrame, rows: CodedRows) -> DataError:
+    pairs = bucket.unique(["user", "item", "part"])
+    pair = pairs.filter(pairs.select("user", "item").is_duplicated()).sort("user", "item").row(0, named=True)
+    user, item = rows.user_ids.ids[pair["user"]], rows.item_ids.ids[pair["item"]]
+    return DataError(
+        f"user {user!r} and item {item!r} are together in two parts",
+        where=rows.provenance.source,
+        expected="every pair in one part",
+    )
 
-    def __init__(self, out: Path, scratch: Path, pieces: _Pieces, shards: int, *, with_valid: bool) -> None:
-        self.out, self.scratch, self.pieces, self.shards = out, scratch, pieces, shards
-        self.parts = [part for part in PARTS if part != "valid" or with_valid]
-        self.users = self.interactions = self.number = 0
-        self.ends = [0] * shards  # of each shard, in users
-        self.counts = {part: [0] * shards for part in self.parts}
-        self.active = dict.fromkeys(self.parts, 0)
-        self.cold = {part: [0, 0] for part in self.parts}  # users absent from train, and their interactions
-        self.item_degrees = {part: np.zeros(len(pieces.item_ids), np.int64) for part in self.parts}
-        self.shared_users = 0  # with something in both train and test
-        self.prints = {part: hashlib.blake2b(digest_size=16) for part in self.parts}
-        self.edges = dict.fromkeys(self.parts, 0)
-        for digest in self.prints.values():
-            digest.update(np.zeros(1, np.int64).data)
 
-    def add(self, data: Interactions, flags: NDArray[np.int8]) -> None:
-        """Add the interactions of the next users; `flags` says which part each belongs to."""
-        # a user belongs to the shard that the number of interactions of all users before falls into
-        before = data.indptr[:-1] + self.interactions
-        shard_of = np.minimum(before * self.shards // self.pieces.interactions, self.shards - 1)
-        in_train = None
-        for part in self.parts:
-            kept = data.where(flags == PARTS.index(part))
-            active = kept.user_degrees > 0
-            in_train = active if in_train is None else in_train
-            self.active[part] += int(active.sum())
-            self.cold[part][0] += int((active & ~in_train).sum())
-            self.cold[part][1] += int(kept.user_degrees[active & ~in_train].sum())
-            self.item_degrees[part] += kept.item_degrees
-            self.prints[part].update(np.ascontiguousarray(kept.indptr[1:] + self.edges[part]).data)
-            self.edges[part] += len(kept)
-            if part == "test":
-                self.shared_users += int((active & in_train).sum())
-            frame = kept.to_frame(user=kept.rows + np.int32(self.users), item=kept.indices)
-            owner = shard_of[kept.rows]
-            for shard in np.unique(owner).tolist():
-                start, stop = np.searchsorted(owner, [shard, shard + 1])
-                piece = self.scratch / f"{shard:04d}-{part}-{self.number:06d}.parquet"
-                frame[start:stop].write_parquet(piece, compression="lz4")
-                self.counts[part][shard] += int(stop - start)
-            if not self.number:
-                self.empty = frame.clear()
-        for shard in np.unique(shard_of).tolist():
-            self.ends[shard] = self.users + int(np.searchsorted(shard_of, shard, side="right"))
-        self.users += data.num_users
-        self.interactions += len(data)
-        self.number += 1
+def _divide(
+    pairs: _Pairs, folder: Path, part_of: Callable[[Interactions], NDArray[np.int8]] | None
+) -> tuple[list[Path], Degrees, Degrees]:
+    """Files of pairs with the part of each, by `part_of` or as the source has it; and degrees of users and items."""
+    files: list[Path] = []
+    user_degrees = np.zeros((len(PARTS), len(pairs.user_ids)), np.int64)
+    item_degrees = np.zeros((len(PARTS), len(pairs.item_ids)), np.int64)
+    for number, file in enumerate(pairs.files):
+        rows = scan_file(file).collect()
+        rows = rows.with_columns(user=pairs.user_codes[rows["user"]], item=pairs.item_codes[rows["item"]])
+        users = range(rows["user"][0], rows["user"][-1] + 1)
+        if part_of is not None:
+            rows = rows.with_columns(part=part_of(_interactions(rows, users, len(pairs.item_ids))))
+        for (code,), some in rows.partition_by("part", as_dict=True).items():
+            of_users = np.bincount(some["user"].to_numpy() - users.start, minlength=len(users))
+            user_degrees[code, users.start : users.stop] = of_users
+            item_degrees[code] += np.bincount(some["item"].to_numpy(), minlength=len(pairs.item_ids))
+        files.append(folder / f"divided-{number:06d}.parquet")
+        rows.write_parquet(files[-1], row_group_size=_ROW_GROUP, compression="lz4")
+    return files, user_degrees, item_degrees
 
-    def finish(self, titles: pl.Series | None, source: str) -> dict[str, Any]:
-        """Write the files of all shards; returns what `shards.json` says about them."""
-        if self.edges["test"] and not self.shared_users:
-            raise DataError(
-                "the test part has no user in common with train",
-                where=source,
-                expected="at least one user of train",
-            )
-        if "valid" in self.parts and not self.edges["valid"]:
-            self.parts.remove("valid")  # as in `talos.data.splits.split`
-        shards = [self._join(shard) for shard in range(self.shards)]
-        users = scan_file(sorted(self.pieces.folder.glob("users-*.parquet"))).select("user_id")
-        users.sink_parquet(self.out / "users.parquet", row_group_size=_ROW_GROUP)
-        items = pl.DataFrame(
-            {"item_id": self.pieces.item_ids.ids, "train_interactions": self.item_degrees["train"]}
-        )
-        if titles is not None:
-            items = items.with_columns(title=titles)
-        items.write_parquet(self.out / "items.parquet")
-        in_train = self.item_degrees["train"] > 0
-        record: dict[str, Any] = {"parts": {}, "cold": {}}
-        for part in self.parts:
-            degrees = self.item_degrees[part]
-            record["parts"][part] = {
-                "users": self.active[part],
-                "items": int((degrees > 0).sum()),
-                "interactions": self.edges[part],
-                "fingerprint": self._fingerprint(part),
-            }
-            if part != "train":
-                record["cold"][part] = {
-                    "users": self.cold[part][0],
-                    "items": int(((degrees > 0) & ~in_train).sum()),
-                    "interactions_of_cold_users": self.cold[part][1],
-                    "interactions_of_cold_items": int(degrees[~in_train].sum()),
-                }
-        record["shards"] = shards
-        record["checksums"] = {
-            name: checksum_of(self.out / name) for name in ("users.parquet", "items.parquet")
-        }
-        return record
 
-    def _join(self, shard: int) -> dict[str, Any]:
-        folder = self.out / f"shard-{shard:04d}"
+def _write_parts(
+    pairs: _Pairs, files: Sequence[Path], user_degrees: Degrees, item_degrees: Degrees, shards: int, out: Path
+) -> dict[str, Any]:
+    """Write the files of all shards; returns what `shards.json` says about them."""
+    record: dict[str, Any] = {"parts": {}, "cold": {}, "shards": [], "checksums": {}}
+    # as in `talos.data.splits.split`, there is no empty validation part
+    codes = {part: code for code, part in enumerate(PARTS) if part != "valid" or user_degrees[code].any()}
+    # a user belongs to the shard that the number of interactions of all users before falls into
+    degrees = user_degrees.sum(axis=0)
+    shard_of = np.minimum((np.cumsum(degrees) - degrees) * shards // pairs.number, shards - 1)
+    ends = np.searchsorted(shard_of, np.arange(shards), side="right").tolist()
+    for users in starmap(range, pairwise([0, *ends])):
+        folder = out / f"shard-{len(record['shards']):04d}"
         folder.mkdir()
         parts = {}
-        for part in self.parts:
-            pieces, target = sorted(self.scratch.glob(f"{shard:04d}-{part}-*")), folder / f"{part}.parquet"
-            if pieces:
-                scan_file(pieces).sink_parquet(target, row_group_size=_ROW_GROUP)
-            else:
-                self.empty.write_parquet(target)
-            parts[part] = {"interactions": self.counts[part][shard], "checksum": checksum_of(target)}
-        start = max(self.ends[:shard], default=0)
-        return {"folder": folder.name, "users": [start, max(start, self.ends[shard])], "parts": parts}
+        for part, code in codes.items():
+            inside = pl.col("user").is_between(users.start, users.stop - 1) & (pl.col("part") == code)
+            rows = scan_file(files).filter(inside).select("user", "item", *pairs.columns)
+            file = folder / f"{part}.parquet"
+            rows.sink_parquet(file, row_group_size=_ROW_GROUP)
+            number = int(user_degrees[code, users.start : users.stop].sum())
+            parts[part] = {"interactions": number, "checksum": checksum_of(file)}
+        record["shards"].append({"folder": folder.name, "users": [users.start, users.stop], "parts": parts})
+    items = pl.DataFrame({"item_id": pairs.item_ids, "train_interactions": item_degrees[0]})
+    if pairs.titles is not None:
+        items = items.with_columns(title=pairs.titles)
+    users_and_items = {"users.parquet": pl.DataFrame({"user_id": pairs.user_ids}), "items.parquet": items}
+    for name, table in users_and_items.items():
+        table.write_parquet(out / name, row_group_size=_ROW_GROUP)
+        record["checksums"][name] = checksum_of(out / name)
+    for part, code in codes.items():
+        of_users, of_items = user_degrees[code], item_degrees[code]
+        record["parts"][part] = {
+            "users": int(np.count_nonzero(of_users)),
+            "items": int(np.count_nonzero(of_items)),
+            "interactions": int(of_users.sum()),
+            "fingerprint": _fingerprint(pairs, of_users, sorted(out.glob(f"*/{part}.parquet"))),
+        }
+        if part != "train":
+            cold_users, cold_items = of_users[user_degrees[0] == 0], of_items[item_degrees[0] == 0]
+            record["cold"][part] = {
+                "users": int(np.count_nonzero(cold_users)),
+                "items": int(np.count_nonzero(cold_items)),
+                "interactions_of_cold_users": int(cold_users.sum()),
+                "interactions_of_cold_items": int(cold_items.sum()),
+            }
+    return record
 
-    def _fingerprint(self, part: str) -> str:
-        """`Interactions.fingerprint` of a whole part; `add` has digested the row ends already."""
-        digest = self.prints[part]
-        for shard in range(self.shards):
-            scan = scan_file(self.out / f"shard-{shard:04d}" / f"{part}.parquet").select("item")
-            for block in scan.collect_batches(chunk_size=DEFAULT_ROWS, maintain_order=True):
-                digest.update(np.ascontiguousarray(block["item"].to_numpy()).data)
-        for name, column in (("users.parquet", "user_id"), ("items.parquet", "item_id")):
-            scan = scan_file(self.out / name).select(column)
-            blocks = scan.collect_batches(chunk_size=DEFAULT_ROWS, maintain_order=True)
-            add_ids(digest, scan.collect_schema()[column], (block[column] for block in blocks))
-        return digest.hexdigest()
+
+def _fingerprint(pairs: _Pairs, user_degrees: NDArray[np.int64], files: Sequence[Path]) -> str:
+    """`Interactions.fingerprint` of a whole part."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(np.append(0, np.cumsum(user_degrees)).data)
+    for block in (
+        scan_file(files).select("item").collect_batches(chunk_size=DEFAULT_ROWS, maintain_order=True)
+    ):
+        digest.update(np.ascontiguousarray(block["item"].to_numpy()).data)
+    for ids in (pairs.user_ids, pairs.item_ids):
+        blocks = ids.to_frame().iter_slices(DEFAULT_ROWS)
+        add_ids(digest, ids.dtype, (block.to_series() for block in blocks))
+    return digest.hexdigest()
