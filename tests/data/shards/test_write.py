@@ -86,6 +86,14 @@ def test_interactions_that_are_in_memory_and_low_ratings(make_events: Make, tmp_
     assert set(record["parts"]) == {"train", "test"}
 
 
+def test_equal_times_of_interactions_in_memory_keep_the_order_of_the_source(
+    make_events: Make, tmp_path: Path
+) -> None:
+    data = read(make_events().with_columns(timestamp=pl.col("timestamp") // 100))
+    write_shards(data, tmp_path / "out", shards=3, by="last", rows_at_once=200)
+    same_split(read_shards(tmp_path / "out"), splits.split(data, by="last"))
+
+
 def test_what_the_index_counts(make_events: Make, tmp_path: Path) -> None:
     source = tmp_path / "events.parquet"
     make_events().write_parquet(source)

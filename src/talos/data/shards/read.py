@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -20,8 +20,6 @@ from talos.data.vocabulary import Vocabulary
 from talos.errors import ArgumentError, DataError
 
 __all__ = ["ShardColumns", "Share", "SplitShare", "read_fit_shards", "read_shards", "read_share"]
-
-_ROWS_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,20 +47,12 @@ class ShardColumns:
         """Interactions of every user, (num_users,)."""
         degrees = np.zeros(self.index.num_users, np.int64)
         for scan in self._scans():
-            for block in scan.select("user").collect_batches(chunk_size=_ROWS_AT_ONCE):
-                users = block["user"].to_numpy()
-                if len(users):
-                    counts = np.bincount(users - users[0])
-                    degrees[users[0] : users[0] + len(counts)] += counts
+            counts = scan.group_by("user").len().collect(engine="streaming")
+            degrees[counts["user"]] = counts["len"]
         return degrees
 
     def _scans(self) -> list[pl.LazyFrame]:
-        scans = []
-        for shard in self.index.shards:
-            path = self.index.check(f"{shard.folder}/{self.part}.parquet", shard.checksums[self.part])
-            with polars_errors(str(path)):
-                scans.append(scan_file(path))
-        return scans
+        return [scan_file(self.index.check_part(shard, self.part)) for shard in self.index.shards]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -142,7 +132,7 @@ class SplitShare:
     test: Share
 
 
-def read_shards(source: str | Path | ShardIndex) -> Split:
+def read_shards(folder: str | Path) -> Split:
     """Read all shards as one `Split`.
 
     Raises:
@@ -156,15 +146,16 @@ def read_shards(source: str | Path | ShardIndex) -> Split:
     ...     read_shards(Path(folder, "out"))
     Split(train 11, valid 1, test 3; 2 users × 10 items)
     """
-    index = ShardIndex.of(source)
-    parts = _Reader(index, range(index.num_users)).parts()
+    index = ShardIndex.read(folder)
+    parts, _ = _read(index, range(index.num_users), index.parts, index.columns)
     return Split(train=parts["train"], valid=parts.get("valid"), test=parts["test"], how=dict(index.how))
 
 
-def read_fit_shards(source: str | Path | ShardIndex) -> tuple[Interactions, Interactions | None]:
+def read_fit_shards(folder: str | Path) -> tuple[Interactions, Interactions | None]:
     """Read train and, if there is one, validation, without opening the files of the test part."""
-    index = ShardIndex.of(source)
-    parts = _Reader(index, range(index.num_users)).parts("train", "valid")
+    index = ShardIndex.read(folder)
+    names = [name for name in index.parts if name != "test"]
+    parts, _ = _read(index, range(index.num_users), names, index.columns)
     return parts["train"], parts.get("valid")
 
 
@@ -185,10 +176,10 @@ def read_share(source: str | Path | ShardIndex, users: range, *, extras: bool = 
     >>> share.train.own, len(share.train)
     (Interactions(1 users × 10 items, 4 pairs), 11)
     """
-    index = ShardIndex.of(source)
+    index = source if isinstance(source, ShardIndex) else ShardIndex.read(source)
     if not 0 <= users.start <= users.stop <= index.num_users:
         raise ArgumentError(f"{users}", where="users", expected=f"within {index.num_users:,} users")
-    reader = _Reader(index, users, extras=extras)
+    own, items = _read(index, users, index.parts, index.columns if extras else ())
     parts = {
         name: Share(
             own=part,
@@ -196,103 +187,75 @@ def read_share(source: str | Path | ShardIndex, users: range, *, extras: bool = 
             num_users=index.num_users,
             total=int(index.parts[name]["interactions"]),
             active_users=int(index.parts[name]["users"]),
-            item_degrees=reader.train_degrees if name == "train" else None,
+            item_degrees=items["train_interactions"].to_numpy() if name == "train" else None,
             whole=str(index.parts[name]["fingerprint"]),
             columns=ShardColumns(index=index, part=name),
         )
-        for name, part in reader.parts().items()
+        for name, part in own.items()
     }
     return SplitShare(train=parts["train"], valid=parts.get("valid"), test=parts["test"])
 
 
-class _Reader:
-    """Reads and checks the rows of consecutive users."""
-
-    def __init__(self, index: ShardIndex, users: range, *, extras: bool = True) -> None:
-        self.index, self.users = index, users
-        self.columns = index.columns if extras else ()
-        for name, checksum in index.checksums.items():
-            index.check(name, checksum)
-        ids = self._table("users.parquet", ["user_id"], index.num_users, users)
-        items = self._table("items.parquet", None, index.num_items, range(index.num_items))
-        self.user_ids = self._vocabulary("users.parquet", ids, "user_id")
-        self.item_ids = self._vocabulary("items.parquet", items, "item_id")
-        self.titles = items["title"] if "title" in items.columns else None
-        self.train_degrees = items["train_interactions"].to_numpy().astype(np.int64)
-
-    def parts(self, *names: str) -> dict[str, Interactions]:
-        """The parts of these names, if they exist; all parts if no name is given."""
-        return {name: self._part(name) for name in self.index.parts if not names or name in names}
-
-    def _part(self, part: str) -> Interactions:
-        frames = [frame for shard in self.index.shards if (frame := self._rows(shard, part)) is not None]
-        indptr = np.zeros(len(self.users) + 1, np.int64)
-        indices, values = np.empty(0, np.int32), dict[str, Any]()
-        if frames:
-            rows = pl.concat(frames)
-            users = rows["user"].to_numpy() - np.int32(self.users.start)
-            np.cumsum(np.bincount(users, minlength=len(self.users)), out=indptr[1:])
-            indices, values = rows["item"].to_numpy(), values_in(rows)
-        return Interactions(
-            indptr=indptr,
-            indices=indices,
-            user_ids=self.user_ids,
-            item_ids=self.item_ids,
-            item_titles=self.titles,
-            provenance=self.index.provenance,
-            **values,
+def _read(
+    index: ShardIndex, users: range, names: Iterable[str], columns: Sequence[str]
+) -> tuple[dict[str, Interactions], pl.DataFrame]:
+    """Some parts of the interactions of consecutive users, and the table of items."""
+    user_ids = Vocabulary(_table(index, "user", index.num_users, users)["user_id"])
+    items = _table(index, "item", index.num_items, range(index.num_items))
+    item_ids, parts = Vocabulary(items["item_id"]), {}
+    for name in names:
+        nothing = pl.DataFrame(schema={"user": pl.Int32, "item": pl.Int32})
+        found = [_rows(index, shard, name, users, columns) for shard in index.shards]
+        rows = pl.concat([nothing, *(some for some in found if some is not None)], how="diagonal")
+        degrees = np.bincount(rows["user"].to_numpy() - np.int32(users.start), minlength=len(users))
+        parts[name] = Interactions(
+            indptr=np.append(0, np.cumsum(degrees)),
+            indices=rows["item"].to_numpy(),
+            user_ids=user_ids,
+            item_ids=item_ids,
+            item_titles=items["title"] if "title" in items.columns else None,
+            provenance=replace(index.provenance, source=str(index.folder), format="shards"),
+            **values_in(rows),
         )
+    return parts, items
 
-    def _rows(self, shard: Shard, part: str) -> pl.DataFrame | None:
-        """A shard's rows of the wanted users; None if it has none of these users."""
-        low, high = max(shard.users.start, self.users.start), min(shard.users.stop, self.users.stop)
-        if low >= high:
-            return None
-        path = self.index.check(f"{shard.folder}/{part}.parquet", shard.checksums[part])
-        with polars_errors(str(path), AS_WRITTEN):
-            scan = scan_file(path)
-            if range(low, high) != shard.users:
-                scan = scan.filter(pl.col("user").is_between(low, high - 1))
-            rows = scan.select(["user", "item", *self.columns]).collect()
-        users, items = rows["user"].to_numpy(), rows["item"].to_numpy()
-        if users.dtype != np.int32 or items.dtype != np.int32:
-            raise DataError("positions of another type", where=str(path), expected="32-bit integers")
-        if range(low, high) == shard.users and len(rows) != shard.interactions[part]:
-            raise DataError(
-                f"{len(rows):,} interactions", where=str(path), expected=f"{shard.interactions[part]:,}"
-            )
-        pairs = users.astype(np.int64) * self.index.num_items + items
-        inside = len(rows) == 0 or (
-            low <= int(users[0])
-            and int(users[-1]) < high
-            and 0 <= items.min() <= items.max() < self.index.num_items
-        )
-        if not inside or not (np.diff(pairs) > 0).all():
-            raise DataError("rows out of order or out of range", where=str(path), expected=AS_WRITTEN)
-        return rows
 
-    def _table(self, name: str, columns: list[str] | None, count: int, rows: range) -> pl.DataFrame:
-        path = self.index.folder / name
-        with polars_errors(str(path), AS_WRITTEN):
-            scan = scan_file(path)
-            found = int(scan.select(pl.len()).collect().item())
-            if found != count:
-                raise DataError(
-                    f"{found:,} rows", where=str(path), expected=f"{count:,}, as shards.json says"
-                )
-            scan = scan if columns is None else scan.select(columns)
-            return scan.slice(rows.start, len(rows)).collect()
+def _rows(
+    index: ShardIndex, shard: Shard, part: str, users: range, columns: Sequence[str]
+) -> pl.DataFrame | None:
+    """A shard's rows of the wanted users; None if it has none of these users."""
+    low, high = max(shard.users[0], users.start), min(shard.users[1], users.stop)
+    if low >= high:
+        return None
+    path, whole = index.check_part(shard, part), (low, high) == shard.users
+    with polars_errors(str(path), AS_WRITTEN):
+        scan = scan_file(path)
+        if not whole:
+            scan = scan.filter(pl.col("user").is_between(low, high - 1))
+        rows = scan.select("user", "item", *columns).collect()
+    user, item = rows["user"].to_numpy(), rows["item"].to_numpy()
+    pairs = user.astype(np.int64) * index.num_items + item
+    if (
+        not user.dtype == item.dtype == np.int32
+        or (whole and len(rows) != shard.parts[part].interactions)
+        or item.min(initial=0) < 0
+        or item.max(initial=0) >= index.num_items
+        or not (np.diff(pairs) > 0).all()
+        or (len(rows) and not low <= user[0] <= user[-1] < high)
+    ):
+        what = "rows of another number, type, order or range than shards.json says"
+        raise DataError(what, where=str(path), expected=AS_WRITTEN)
+    return rows
 
-    def _vocabulary(self, name: str, table: pl.DataFrame, column: str) -> Vocabulary:
-        path = str(self.index.folder / name)
-        ids = table[column] if column in table.columns else None
-        if (
-            ids is None
-            or ids.dtype not in (pl.String, pl.Int64)
-            or ids.null_count()
-            or not bool((ids[1:] > ids[:-1]).all())
-        ):
-            raise DataError(
-                f"{column} is not a list of distinct ascending ids", where=path, expected=AS_WRITTEN
-            )
-        return Vocabulary(ids)
+
+def _table(index: ShardIndex, kind: str, count: int, rows: range) -> pl.DataFrame:
+    """Some rows of `users.parquet` or `items.parquet`."""
+    path = index.check(f"{kind}s.parquet", index.checksums[f"{kind}s.parquet"])
+    with polars_errors(str(path), AS_WRITTEN):
+        scan = scan_file(path)
+        table, found = scan.slice(rows.start, len(rows)).collect(), scan.select(pl.len()).collect().item()
+        ids = table[f"{kind}_id"]
+    ascending = ids.dtype in (pl.String, pl.Int64) and not ids.null_count() and (ids[1:] > ids[:-1]).all()
+    if found != count or not ascending:
+        raise DataError(f"not {count:,} distinct ascending ids", where=str(path), expected=AS_WRITTEN)
+    return table

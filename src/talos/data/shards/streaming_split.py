@@ -51,7 +51,8 @@ class Smallest:
 
     def of(self, numbers: NDArray[Any]) -> NDArray[np.bool_]:
         """The flags of the next block."""
-        chosen, equal = numbers < self.bound, np.flatnonzero(numbers == self.bound)[: self.equals]
+        chosen: NDArray[np.bool_] = numbers < self.bound
+        equal = np.flatnonzero(numbers == self.bound)[: self.equals]
         chosen[equal] = True
         self.equals -= len(equal)
         return chosen

@@ -1,16 +1,15 @@
 """Write a folder of shards from interactions larger than memory, split into train, validation and test.
 
-Rows become codes on disk, sorted by user (`CodedRows`); then distinct pairs, in pieces of consecutive users (`_Pairs`);
-then pairs with the number of the part that each belongs to; and then the files of the shards.
+Rows become codes in files sorted by user, then distinct pairs in files of consecutive users (`CodedRows`). Each pair
+gets the number of its part, and the pairs are written once more, shard by shard and part by part.
 """
 
 from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise, starmap
 from pathlib import Path
@@ -20,16 +19,15 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from talos.data.arrays import Codes
-from talos.data.interactions import Interactions, values_in
+from talos.data.interactions import Interactions
 from talos.data.options import SourceOptions, SplitBy
 from talos.data.parquet import scan_file
-from talos.data.shards.coded_rows import CodedRows
+from talos.data.shards.coded_rows import CodedRows, interactions, rewrite
 from talos.data.shards.index import FORMAT, INDEX, PARTS
 from talos.data.shards.streaming_split import StreamingSplit
 from talos.data.source import Source, read_through
 from talos.data.splits import how_to_split, no_timestamps
-from talos.data.vocabulary import Vocabulary, add_ids
+from talos.data.vocabulary import add_ids
 from talos.errors import ArgumentError, ConfigError, DataError, TalosError, first_line
 from talos.files import checksum_of, locked_folder, write_sealed
 
@@ -100,9 +98,9 @@ def write_shards(
     >>> [shard["users"] for shard in record["shards"]], record["parts"]["test"]["interactions"]
     ([[0, 1], [1, 2]], 3)
     """
-    found = source if isinstance(source, Interactions | Source) else Source.of(source)
-    split_already = isinstance(found, Source) and found.kind == "parts"
-    if isinstance(found, Source) and split_already and "test" not in found.parts:
+    found = source if isinstance(source, Source) else Source.of(source)
+    split_already = found.kind == "parts"
+    if split_already and "test" not in found.parts:
         raise DataError("has a train file and no test file", where=found.name, expected="a test set")
     how = {"by": "predefined"} if split_already else how_to_split(by, test, valid, seed)
     for option, number in (("shards", shards), ("rows_at_once", rows_at_once)):
@@ -116,26 +114,25 @@ def write_shards(
     ):
         _check_out(out)  # again: another process may have finished in between
         folder = Path(scratch)
-        if isinstance(found, Interactions):
-            rows = CodedRows.of(found, folder)
+        if isinstance(found.data, Interactions):
+            rows = CodedRows.of(found.data, folder)
         else:
             into = partial(CodedRows.read, folder=folder)
             rows = read_through(found, SourceOptions.of(options, **changes), into, rows=rows_at_once)
-        origin = rows.provenance
-        if origin.guesses:
-            notify(f"{origin.source}: {origin.guesses}")
-        notify(f"{origin.rows:,} rows read")
-        pairs = _Pairs.of(rows, folder, rows_at_once, min_rating)
+        if rows.provenance.guesses:
+            notify(f"{rows.provenance.source}: {rows.provenance.guesses}")
+        notify(f"{rows.provenance.rows:,} rows read")
+        pairs = rows.distinct(rows_at_once, min_rating)
+        number, users, origin = len(pairs), len(pairs.user_ids), pairs.provenance
         if not split_already and by != "user" and "timestamp" not in pairs.columns:
             raise no_timestamps(origin, by)
-        users = len(pairs.user_ids)
         if shards > users:
             raise ConfigError(f"{shards}", where="shards", expected=f"at most {users:,}, the number of users")
-        notify(f"{pairs.number:,} interactions of {users:,} users are sorted")
+        notify(f"{number:,} interactions of {users:,} users are sorted")
         splitter = StreamingSplit(
-            by=by, test=test, valid=valid, seed=seed, total=pairs.number, stamps=pairs.stamps, folder=folder
+            by=by, test=test, valid=valid, seed=seed, total=number, stamps=pairs.timestamps, folder=folder
         )
-        files, user_degrees, item_degrees = _divide(pairs, folder, None if split_already else splitter.of)
+        user_degrees, item_degrees = _divide(pairs, None if split_already else splitter.of)
         in_train, *_, in_test = user_degrees > 0
         if in_test.any() and not (in_train & in_test).any():
             raise DataError(
@@ -150,15 +147,15 @@ def write_shards(
                 "format": origin.format,
                 "rows": origin.rows,
                 "bad_rows": origin.bad_rows,
-                "duplicates": origin.duplicates + pairs.duplicates,
+                "duplicates": origin.duplicates,
                 "notes": list(origin.notes),
             },
             "how": how,
             "cleaned": {} if min_rating is None else {"min_rating": min_rating},
             "users": users,
             "items": len(pairs.item_ids),
-            "columns": pairs.columns,
-            **_write_parts(pairs, files, user_degrees, item_degrees, shards, staging),
+            "columns": [name for name in ("timestamp", "rating") if name in pairs.columns],
+            **_write_parts(pairs, user_degrees, item_degrees, shards, staging),
         }
         write_sealed(staging / INDEX, record)
     return record
@@ -178,127 +175,27 @@ def _disk_errors(out: Path) -> Iterator[None]:
         raise TalosError(f"{out} could not be written ({first_line(error)[:160]})") from error
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Pairs:
-    """The distinct pairs on disk, in pieces of consecutive users.
-
-    Attributes:
-        files: with columns `user`, `item`, `source_row` and others, sorted by user and item.
-        columns: `timestamp` and `rating`, if the files have them.
-        user_codes: the position among `user_ids` of each user in the files.
-        item_codes: the position among `item_ids` of each item in the files.
-        user_ids: of users with a pair.
-        item_ids: of items with a pair.
-        titles: of these items, None if there are none.
-        number: of pairs.
-        duplicates: rows that were dropped because their pair occurred before or after.
-    """
-
-    files: Sequence[Path]
-    columns: Sequence[str]
-    user_codes: Codes
-    item_codes: Codes
-    user_ids: pl.Series
-    item_ids: pl.Series
-    titles: pl.Series | None
-    number: int
-    duplicates: int
-
-    @classmethod
-    def of(cls, rows: CodedRows, folder: Path, size: int, min_rating: float | None) -> _Pairs:
-        """Keep each pair once, as `Interactions` does, and drop low ratings."""
-        source = rows.provenance.source
-        if min_rating is not None and "rating" not in rows.columns:
-            raise DataError("no ratings", where=source, expected="a rating column to filter by")
-        files, number, duplicates = list[Path](), 0, 0
-        with_user, with_item = np.zeros(len(rows.user_ids), bool), np.zeros(len(rows.item_ids), bool)
-        for users, bucket in rows.buckets(size):
-            data = _interactions(bucket, users, len(rows.item_ids))
-            duplicates += data.provenance.duplicates
-            pairs = data.to_frame(
-                user=data.rows + np.int32(users.start),
-                item=data.indices,
-                source_row=pl.Series(data.source_rows),
-            )
-            if "part" in rows.columns:
-                if bucket.n_unique(["user", "item", "part"]) > len(pairs):
-                    raise _in_two_parts(bucket, rows)
-                pairs = pairs.with_columns(bucket["part"].gather(data.source_rows))
-            if min_rating is not None:
-                pairs = pairs.filter(pairs["rating"] >= min_rating)
-            if len(pairs):
-                files.append(folder / f"pairs-{len(files):06d}.parquet")
-                pairs.write_parquet(files[-1], compression="lz4")
-                number += len(pairs)
-                with_user[pairs["user"]] = True
-                with_item[pairs["item"]] = True
-        if not files:
-            raise DataError(f"no rating of {min_rating:g} or higher", where=source, expected="at least one")
-        return cls(
-            files=files,
-            columns=[name for name in ("timestamp", "rating") if name in rows.columns],
-            user_codes=np.cumsum(with_user, dtype=np.int32) - np.int32(1),
-            item_codes=np.cumsum(with_item, dtype=np.int32) - np.int32(1),
-            user_ids=rows.user_ids.ids.filter(with_user),
-            item_ids=rows.item_ids.ids.filter(with_item),
-            titles=None if rows.titles is None else rows.titles.filter(with_item),
-            number=number,
-            duplicates=duplicates,
-        )
-
-    def stamps(self) -> Iterator[NDArray[Any]]:
-        """All timestamps, a piece at a time."""
-        for file in self.files:
-            yield scan_file(file).select("timestamp").collect()["timestamp"].to_numpy()
-
-
-def _interactions(rows: pl.DataFrame, users: range, num_items: int) -> Interactions:
-    """Rows of consecutive users; codes stand for ids."""
-    return Interactions.from_codes(
-        rows["user"].to_numpy() - np.int32(users.start),
-        rows["item"].to_numpy(),
-        user_ids=Vocabulary(pl.int_range(len(users), eager=True)),
-        item_ids=Vocabulary(pl.int_range(num_items, eager=True)),
-        source_rows=rows["source_row"].to_numpy() if "source_row" in rows.columns else None,
-        **values_in(rows),
-    )
-
-
-def _in_two_parts(bucket: pl.DataFrame, rows: CodedRows) -> DataError:
-    pairs = bucket.unique(["user", "item", "part"])
-    pair = pairs.filter(pairs.select("user", "item").is_duplicated()).sort("user", "item").row(0, named=True)
-    user, item = rows.user_ids.ids[pair["user"]], rows.item_ids.ids[pair["item"]]
-    return DataError(
-        f"user {user!r} and item {item!r} are together in two parts",
-        where=rows.provenance.source,
-        expected="every pair in one part",
-    )
-
-
 def _divide(
-    pairs: _Pairs, folder: Path, part_of: Callable[[Interactions], NDArray[np.int8]] | None
-) -> tuple[list[Path], Degrees, Degrees]:
-    """Files of pairs with the part of each, by `part_of` or as the source has it; and degrees of users and items."""
-    files: list[Path] = []
+    pairs: CodedRows, part_of: Callable[[Interactions], NDArray[np.int8]] | None
+) -> tuple[Degrees, Degrees]:
+    """Write beside each pair which part it belongs to, unless that is there; returns degrees of users and items."""
     user_degrees = np.zeros((len(PARTS), len(pairs.user_ids)), np.int64)
     item_degrees = np.zeros((len(PARTS), len(pairs.item_ids)), np.int64)
-    for number, file in enumerate(pairs.files):
+    for file in pairs.files:
         rows = scan_file(file).collect()
-        rows = rows.with_columns(user=pairs.user_codes[rows["user"]], item=pairs.item_codes[rows["item"]])
         users = range(rows["user"][0], rows["user"][-1] + 1)
         if part_of is not None:
-            rows = rows.with_columns(part=part_of(_interactions(rows, users, len(pairs.item_ids))))
+            rows = rows.with_columns(part=part_of(interactions(rows, users, len(pairs.item_ids))))
+            rewrite(rows, file)
         for (code,), some in rows.partition_by("part", as_dict=True).items():
-            of_users = np.bincount(some["user"].to_numpy() - users.start, minlength=len(users))
-            user_degrees[code, users.start : users.stop] = of_users
+            counts = np.bincount(some["user"].to_numpy() - users.start, minlength=len(users))
+            user_degrees[code, users.start : users.stop] = counts
             item_degrees[code] += np.bincount(some["item"].to_numpy(), minlength=len(pairs.item_ids))
-        files.append(folder / f"divided-{number:06d}.parquet")
-        rows.write_parquet(files[-1], row_group_size=_ROW_GROUP, compression="lz4")
-    return files, user_degrees, item_degrees
+    return user_degrees, item_degrees
 
 
 def _write_parts(
-    pairs: _Pairs, files: Sequence[Path], user_degrees: Degrees, item_degrees: Degrees, shards: int, out: Path
+    pairs: CodedRows, user_degrees: Degrees, item_degrees: Degrees, shards: int, out: Path
 ) -> dict[str, Any]:
     """Write the files of all shards; returns what `shards.json` says about them."""
     record: dict[str, Any] = {"parts": {}, "cold": {}, "shards": [], "checksums": {}}
@@ -306,55 +203,54 @@ def _write_parts(
     codes = {part: code for code, part in enumerate(PARTS) if part != "valid" or user_degrees[code].any()}
     # a user belongs to the shard that the number of interactions of all users before falls into
     degrees = user_degrees.sum(axis=0)
-    shard_of = np.minimum((np.cumsum(degrees) - degrees) * shards // pairs.number, shards - 1)
-    ends = np.searchsorted(shard_of, np.arange(shards), side="right").tolist()
-    for users in starmap(range, pairwise([0, *ends])):
-        folder = out / f"shard-{len(record['shards']):04d}"
+    before = np.cumsum(degrees) - degrees
+    ends = np.searchsorted(before * shards, np.arange(1, shards + 1) * degrees.sum()).tolist()
+    for number, users in enumerate(starmap(range, pairwise([0, *ends]))):
+        folder, parts = out / f"shard-{number:04d}", {}
         folder.mkdir()
-        parts = {}
         for part, code in codes.items():
             inside = pl.col("user").is_between(users.start, users.stop - 1) & (pl.col("part") == code)
-            rows = scan_file(files).filter(inside).select("user", "item", *pairs.columns)
-            file = folder / f"{part}.parquet"
-            rows.sink_parquet(file, row_group_size=_ROW_GROUP)
-            number = int(user_degrees[code, users.start : users.stop].sum())
-            parts[part] = {"interactions": number, "checksum": checksum_of(file)}
+            rows, file = scan_file(pairs.files).filter(inside), folder / f"{part}.parquet"
+            rows.drop("part", "source_row").sink_parquet(file, row_group_size=_ROW_GROUP)
+            count = int(user_degrees[code, users.start : users.stop].sum())
+            parts[part] = {"interactions": count, "checksum": checksum_of(file)}
         record["shards"].append({"folder": folder.name, "users": [users.start, users.stop], "parts": parts})
-    items = pl.DataFrame({"item_id": pairs.item_ids, "train_interactions": item_degrees[0]})
+    user_ids, item_ids = pairs.user_ids.ids, pairs.item_ids.ids
+    items = pl.DataFrame({"item_id": item_ids, "train_interactions": item_degrees[0]})
     if pairs.titles is not None:
         items = items.with_columns(title=pairs.titles)
-    users_and_items = {"users.parquet": pl.DataFrame({"user_id": pairs.user_ids}), "items.parquet": items}
-    for name, table in users_and_items.items():
+    for name, table in (("users.parquet", pl.DataFrame({"user_id": user_ids})), ("items.parquet", items)):
         table.write_parquet(out / name, row_group_size=_ROW_GROUP)
         record["checksums"][name] = checksum_of(out / name)
     for part, code in codes.items():
         of_users, of_items = user_degrees[code], item_degrees[code]
+        files = sorted(out.glob(f"*/{part}.parquet"))
         record["parts"][part] = {
-            "users": int(np.count_nonzero(of_users)),
-            "items": int(np.count_nonzero(of_items)),
+            "users": int((of_users > 0).sum()),
+            "items": int((of_items > 0).sum()),
             "interactions": int(of_users.sum()),
-            "fingerprint": _fingerprint(pairs, of_users, sorted(out.glob(f"*/{part}.parquet"))),
+            "fingerprint": _fingerprint(of_users, files, (user_ids, item_ids)),
         }
         if part != "train":
             cold_users, cold_items = of_users[user_degrees[0] == 0], of_items[item_degrees[0] == 0]
             record["cold"][part] = {
-                "users": int(np.count_nonzero(cold_users)),
-                "items": int(np.count_nonzero(cold_items)),
+                "users": int((cold_users > 0).sum()),
+                "items": int((cold_items > 0).sum()),
                 "interactions_of_cold_users": int(cold_users.sum()),
                 "interactions_of_cold_items": int(cold_items.sum()),
             }
     return record
 
 
-def _fingerprint(pairs: _Pairs, user_degrees: NDArray[np.int64], files: Sequence[Path]) -> str:
+def _fingerprint(degrees: NDArray[np.int64], files: Sequence[Path], ids: Iterable[pl.Series]) -> str:
     """`Interactions.fingerprint` of a whole part."""
     digest = hashlib.blake2b(digest_size=16)
-    digest.update(np.append(0, np.cumsum(user_degrees)).data)
+    digest.update(np.append(0, np.cumsum(degrees)).data)
     for block in (
         scan_file(files).select("item").collect_batches(chunk_size=DEFAULT_ROWS, maintain_order=True)
     ):
         digest.update(np.ascontiguousarray(block["item"].to_numpy()).data)
-    for ids in (pairs.user_ids, pairs.item_ids):
-        blocks = ids.to_frame().iter_slices(DEFAULT_ROWS)
-        add_ids(digest, ids.dtype, (block.to_series() for block in blocks))
+    for column in ids:
+        blocks = column.to_frame().iter_slices(DEFAULT_ROWS)
+        add_ids(digest, column.dtype, (block.to_series() for block in blocks))
     return digest.hexdigest()
