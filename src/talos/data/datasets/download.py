@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from talos.errors import DownloadError
 from talos.files import checksum_of
@@ -91,12 +91,20 @@ def _from_package_index(url: str, target: Path) -> None:
         raise DownloadError(f"{url}: pip is not installed in this environment")
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         # -P: without it a folder `pip` in the current folder would be run
-        command = [sys.executable, "-P", "-m", "pip", "download", "--dest", folder, url.removeprefix("pip:")]
-        command += ["--quiet", "--no-deps", "--only-binary=:all:", "--timeout", "10", "--retries", "1"]
-        command += ["--disable-pip-version-check", "--no-input"]
-        how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+        command = [
+            *(sys.executable, "-P", "-m", "pip", "download", "--dest", folder, url.removeprefix("pip:")),
+            *("--quiet", "--no-deps", "--only-binary=:all:", "--timeout", "10", "--retries", "1"),
+            *("--disable-pip-version-check", "--no-input"),
+        ]
         try:
-            done = subprocess.run(command, **how, timeout=_PIP_TIMEOUT, check=False)
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_PIP_TIMEOUT,
+                check=False,
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise DownloadError(f"{url}: {error}") from error
         wheels = list(Path(folder).glob("*.whl"))
