@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from talos.data.interactions import Interactions, Provenance
 from talos.data.splits import Split
 from talos.data.vocabulary import Vocabulary
-from talos.errors import ArgumentError, ConfigError
+from talos.errors import ArgumentError
 from talos.files import locked_folder
 
 __all__ = ["EventFormat", "HeldOut", "PlantedTastes", "synthetic", "write_planted"]
@@ -361,12 +361,10 @@ def write_planted(
     Returns:
         The content of `planted.json`: `settings`, `events` of each part, and `best`.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError("exists and is not empty", where=str(out), expected="a new or empty folder")
     user_ids, item_ids = world._ids(strings)
     counts = dict.fromkeys(_PARTS, 0)
     held: list[pl.DataFrame] = []
-    with locked_folder(out, purpose="writing events") as staging:
+    with locked_folder(out, purpose="writing events", new=True) as staging:
         for number, events in enumerate(world.blocks()):
             ids = (user_ids.gather(events["user_id"]), item_ids.gather(events["item_id"]))
             # in the order of time, as a log is

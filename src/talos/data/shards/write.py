@@ -106,13 +106,11 @@ def write_shards(
     for option, number in (("shards", shards), ("rows_at_once", rows_at_once)):
         if number < 1:
             raise ArgumentError(f"{number}", where=option, expected="1 or more")
-    _check_out(out)
     with (
         _disk_errors(out),
-        locked_folder(out, purpose="writing shards") as staging,
+        locked_folder(out, purpose="writing shards", new=True) as staging,
         tempfile.TemporaryDirectory(dir=staging) as scratch,
     ):
-        _check_out(out)  # again: another process may have finished in between
         folder = Path(scratch)
         if isinstance(found.data, Interactions):
             rows = CodedRows.of(found.data, folder)
@@ -159,11 +157,6 @@ def write_shards(
         }
         write_sealed(staging / INDEX, record)
     return record
-
-
-def _check_out(out: Path) -> None:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError("exists and is not empty", where=str(out), expected="a new or empty folder")
 
 
 @contextmanager
