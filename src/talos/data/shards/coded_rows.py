@@ -75,9 +75,8 @@ class CodedRows:
             if "title" in columns:
                 titles = titles.vstack(rows.select("item", "title")).unique("item", keep="last")
             files.append(folder / f"rows-{len(files):06d}.parquet")
-            rewrite(
-                rows.drop("title", strict=False).with_columns(pl.col("^rating$").cast(pl.Float32)), files[-1]
-            )
+            rows = rows.drop("title", strict=False).with_columns(pl.col("^rating$").cast(pl.Float32))
+            rewrite(rows, files[-1])
         (user_ids, user_codes), (item_ids, item_codes) = (column.order() for column in ids.values())
         for file in files:
             _recode(file, user_codes, item_codes)

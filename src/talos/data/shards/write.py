@@ -127,11 +127,13 @@ def write_shards(
         if shards > users:
             raise ConfigError(f"{shards}", where="shards", expected=f"at most {users:,}, the number of users")
         notify(f"{number:,} interactions of {users:,} users are sorted")
-        splitter = StreamingSplit(
-            by=by, test=test, valid=valid, seed=seed, total=number, stamps=pairs.timestamps, folder=folder
-        )
-        user_degrees, item_degrees = _divide(pairs, None if split_already else splitter.of)
-        in_train, *_, in_test = user_degrees > 0
+        part_of = None
+        if not split_already:
+            part_of = StreamingSplit(
+                by=by, test=test, valid=valid, seed=seed, total=number, stamps=pairs.timestamps, folder=folder
+            ).of
+        user_degrees, item_degrees = _divide(pairs, part_of)
+        in_train, in_test = user_degrees[0] > 0, user_degrees[-1] > 0
         if in_test.any() and not (in_train & in_test).any():
             raise DataError(
                 "the test part has no user in common with train",
@@ -194,6 +196,7 @@ def _write_parts(
     record: dict[str, Any] = {"parts": {}, "cold": {}, "shards": [], "checksums": {}}
     # as in `talos.data.splits.split`, there is no empty validation part
     codes = {part: code for code, part in enumerate(PARTS) if part != "valid" or user_degrees[code].any()}
+    files: dict[str, list[Path]] = {part: [] for part in codes}
     # a user belongs to the shard that the number of interactions of all users before falls into
     degrees = user_degrees.sum(axis=0)
     before = np.cumsum(degrees) - degrees
@@ -205,6 +208,7 @@ def _write_parts(
             inside = pl.col("user").is_between(users.start, users.stop - 1) & (pl.col("part") == code)
             rows, file = scan_file(pairs.files).filter(inside), folder / f"{part}.parquet"
             rows.drop("part", "source_row").sink_parquet(file, row_group_size=_ROW_GROUP)
+            files[part].append(file)
             count = int(user_degrees[code, users.start : users.stop].sum())
             parts[part] = {"interactions": count, "checksum": checksum_of(file)}
         record["shards"].append({"folder": folder.name, "users": [users.start, users.stop], "parts": parts})
@@ -217,12 +221,11 @@ def _write_parts(
         record["checksums"][name] = checksum_of(out / name)
     for part, code in codes.items():
         of_users, of_items = user_degrees[code], item_degrees[code]
-        files = sorted(out.glob(f"*/{part}.parquet"))
         record["parts"][part] = {
             "users": int((of_users > 0).sum()),
             "items": int((of_items > 0).sum()),
             "interactions": int(of_users.sum()),
-            "fingerprint": _fingerprint(of_users, files, (user_ids, item_ids)),
+            "fingerprint": _fingerprint(of_users, files[part], (user_ids, item_ids)),
         }
         if part != "train":
             cold_users, cold_items = of_users[user_degrees[0] == 0], of_items[item_degrees[0] == 0]
