@@ -1,25 +1,138 @@
-"""Read a folder of shards: all users as a split, or some consecutive users as one process's share of it."""
+"""Read a folder of shards: its index, all users as a split, or some consecutive users as one process's share of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os.path
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated, Any, Self
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
 
 from talos.data.arrays import Codes
-from talos.data.interactions import Interactions, values_in
+from talos.data.interactions import Interactions, Provenance, values_in
 from talos.data.parquet import scan_file
 from talos.data.read.clean import polars_errors
-from talos.data.shards.index import AS_WRITTEN, Shard, ShardIndex
 from talos.data.splits import Split
 from talos.data.vocabulary import Vocabulary
 from talos.errors import ArgumentError, DataError
+from talos.files import checksum_of, expanded, read_sealed
 
-__all__ = ["ShardColumns", "Share", "SplitShare", "read_fit_shards", "read_shards", "read_share"]
+__all__ = [
+    "FORMAT",
+    "INDEX",
+    "PARTS",
+    "ShardColumns",
+    "ShardIndex",
+    "Share",
+    "SplitShare",
+    "is_shards",
+    "read_fit_shards",
+    "read_shards",
+    "read_share",
+]
+
+FORMAT = 2
+INDEX = "shards.json"
+PARTS = ("train", "valid", "test")
+_AS_WRITTEN = "the file as it was written"
+
+
+class ShardPart(BaseModel, frozen=True):
+    """The file of one part of a shard."""
+
+    interactions: int
+    checksum: str
+
+
+class Shard(BaseModel, frozen=True):
+    """One shard: its folder, the first of its users and the end of them, and the file of each part."""
+
+    folder: Annotated[str, StringConstraints(pattern=r"^shard-\d+$")]
+    users: tuple[int, int]
+    parts: Mapping[str, ShardPart]
+
+
+class ShardIndex(BaseModel, frozen=True):
+    """The content of `shards.json`.
+
+    Attributes:
+        folder: the folder of shards.
+        num_users: rows of `users.parquet`.
+        num_items: rows of `items.parquet`.
+        columns: `timestamp` and `rating`, if the parts have them.
+        parts: `interactions`, `users` (those with interactions) and `fingerprint` of each part.
+        shards: in the order of their users; together they have all users.
+        checksums: of `users.parquet` and `items.parquet`.
+        how: how the split was made, as in `talos.data.splits.Split.how`.
+        provenance: of the source.
+    """
+
+    folder: Path
+    num_users: int = Field(alias="users")
+    num_items: int = Field(alias="items")
+    columns: tuple[str, ...]
+    parts: Mapping[str, Mapping[str, Any]]
+    shards: tuple[Shard, ...]
+    checksums: Mapping[str, str]
+    how: Mapping[str, Any]
+    provenance: Provenance = Field(alias="source")
+
+    @classmethod
+    def read(cls, folder: str | Path) -> ShardIndex:
+        """Read and check `shards.json`; a `DataError` if it was edited or is damaged."""
+        folder = expanded(folder)
+        path = folder / INDEX
+        record = read_sealed(path, hint="write the shards again", format=FORMAT)
+        try:
+            return cls.model_validate({**record, "folder": folder})
+        except ValidationError as error:
+            first = error.errors()[0]
+            what = f"has a wrong value at {'.'.join(map(str, first['loc']))} ({first['msg']})"
+            raise DataError(what, where=str(path), expected=_AS_WRITTEN) from None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        edges = [0, *(edge for shard in self.shards for edge in shard.users), self.num_users]
+        names = set(self.parts)
+        if (
+            edges != sorted(edges)
+            or edges[::2] != edges[1::2]
+            or not {"train", "test"} <= names <= set(PARTS)
+            or any(set(shard.parts) != names for shard in self.shards)
+            or not {"users.parquet", "items.parquet"} <= set(self.checksums)
+        ):
+            raise ValueError("users, parts or checksums are missing")
+        return self
+
+    def check_part(self, shard: Shard, part: str) -> Path:
+        """The path of the file of one part of a shard, once its checksum is found to be right."""
+        return self.check(f"{shard.folder}/{part}.parquet", shard.parts[part].checksum)
+
+    def check(self, name: str, checksum: str) -> Path:
+        """The path of a file of the folder, once its checksum is found to be right."""
+        path = self.folder / name
+        try:
+            found = checksum_of(path)
+        except OSError as error:
+            what = f"cannot be read ({error.strerror})"
+            raise DataError(what, where=str(path), expected="a whole folder of shards") from None
+        if found != checksum:
+            raise DataError("differs from its checksum in shards.json", where=str(path), expected=_AS_WRITTEN)
+        return path
+
+
+def is_shards(path: str | Path) -> bool:
+    """Whether a path is a folder of shards.
+
+    >>> is_shards("no/such/folder")
+    False
+    """
+    return os.path.isfile(expanded(path) / INDEX)  # noqa: PTH113  # no error for what is not a path at all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,24 +313,26 @@ def _read(
     index: ShardIndex, users: range, names: Iterable[str], columns: Sequence[str]
 ) -> tuple[dict[str, Interactions], pl.DataFrame]:
     """Some parts of the interactions of consecutive users, and the table of items."""
-    user_ids = Vocabulary(_table(index, "user", index.num_users, users)["user_id"])
     items = _table(index, "item", index.num_items, range(index.num_items))
-    item_ids, parts = Vocabulary(items["item_id"]), {}
-    for name in names:
-        nothing = pl.DataFrame(schema={"user": pl.Int32, "item": pl.Int32})
-        found = [_rows(index, shard, name, users, columns) for shard in index.shards]
-        rows = pl.concat([nothing, *(some for some in found if some is not None)], how="diagonal")
-        degrees = np.bincount(rows["user"].to_numpy() - np.int32(users.start), minlength=len(users))
-        parts[name] = Interactions(
-            indptr=np.append(0, np.cumsum(degrees)),
-            indices=rows["item"].to_numpy(),
-            user_ids=user_ids,
-            item_ids=item_ids,
-            item_titles=items["title"] if "title" in items.columns else None,
-            provenance=replace(index.provenance, source=str(index.folder), format="shards"),
-            **values_in(rows),
-        )
-    return parts, items
+    shared = {
+        "user_ids": Vocabulary(_table(index, "user", index.num_users, users)["user_id"]),
+        "item_ids": Vocabulary(items["item_id"]),
+        "item_titles": items["title"] if "title" in items.columns else None,
+        "provenance": replace(index.provenance, source=str(index.folder), format="shards"),
+    }
+    return {name: _part(index, name, users, columns, shared) for name in names}, items
+
+
+def _part(
+    index: ShardIndex, name: str, users: range, columns: Sequence[str], shared: Mapping[str, Any]
+) -> Interactions:
+    nothing = pl.DataFrame(schema={"user": pl.Int32, "item": pl.Int32})
+    found = [_rows(index, shard, name, users, columns) for shard in index.shards]
+    rows = pl.concat([nothing, *(some for some in found if some is not None)], how="diagonal")
+    degrees = np.bincount(rows["user"].to_numpy() - np.int32(users.start), minlength=len(users))
+    return Interactions(
+        indptr=np.append(0, np.cumsum(degrees)), indices=rows["item"].to_numpy(), **values_in(rows), **shared
+    )
 
 
 def _rows(
@@ -228,7 +343,7 @@ def _rows(
     if low >= high:
         return None
     path, whole = index.check_part(shard, part), (low, high) == shard.users
-    with polars_errors(str(path), AS_WRITTEN):
+    with polars_errors(str(path), _AS_WRITTEN):
         scan = scan_file(path)
         if not whole:
             scan = scan.filter(pl.col("user").is_between(low, high - 1))
@@ -244,18 +359,18 @@ def _rows(
         or (len(rows) and not low <= user[0] <= user[-1] < high)
     ):
         what = "rows of another number, type, order or range than shards.json says"
-        raise DataError(what, where=str(path), expected=AS_WRITTEN)
+        raise DataError(what, where=str(path), expected=_AS_WRITTEN)
     return rows
 
 
 def _table(index: ShardIndex, kind: str, count: int, rows: range) -> pl.DataFrame:
     """Some rows of `users.parquet` or `items.parquet`."""
     path = index.check(f"{kind}s.parquet", index.checksums[f"{kind}s.parquet"])
-    with polars_errors(str(path), AS_WRITTEN):
+    with polars_errors(str(path), _AS_WRITTEN):
         scan = scan_file(path)
         table, found = scan.slice(rows.start, len(rows)).collect(), scan.select(pl.len()).collect().item()
         ids = table[f"{kind}_id"]
     ascending = ids.dtype in (pl.String, pl.Int64) and not ids.null_count() and (ids[1:] > ids[:-1]).all()
     if found != count or not ascending:
-        raise DataError(f"not {count:,} distinct ascending ids", where=str(path), expected=AS_WRITTEN)
+        raise DataError(f"not {count:,} distinct ascending ids", where=str(path), expected=_AS_WRITTEN)
     return table
