@@ -215,7 +215,7 @@ def _fetch_from(
     source: Download, one: DatasetInfo, folder: Path, seen: Mapping[str, str], progress: Progress | None
 ) -> dict[str, Any]:
     """Fill a new folder with the files of a source and a record of them; returns the record."""
-    target = folder / ("package.whl" if source.url.startswith("pip:") else source.name)
+    target = folder / ("package.whl" if source.url.startswith("pip:") else PurePosixPath(source.url).name)
     checksum = download(
         source.url, target, checksum=source.checksum or seen.get(source.url), progress=progress
     )
