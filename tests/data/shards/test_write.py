@@ -157,7 +157,7 @@ def test_refusals(parquet_folder: Path, make_events: Make, tmp_path: Path) -> No
     out = tmp_path / "out"
     with pytest.raises(ConfigError, match=r"^shards: 500; expected at most 96, the number of users"):
         write_shards(parquet_folder, out, shards=500)
-    with pytest.raises(ArgumentError, match="shards: 0"):
+    with pytest.raises(ArgumentError, match="shards: got 0; expected an integer of at least 1"):
         write_shards(parquet_folder, out, shards=0)
     with pytest.raises(DataError, match="no rating of 6 or higher"):
         write_shards(parquet_folder, out, shards=2, min_rating=6)

@@ -19,10 +19,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from talos.checks import require
 from talos.data.interactions import Interactions, Provenance
 from talos.data.splits import Split
 from talos.data.vocabulary import Vocabulary
-from talos.errors import ArgumentError
 from talos.files import locked_folder
 
 __all__ = ["EventFormat", "HeldOut", "PlantedTastes", "synthetic", "write_planted"]
@@ -111,8 +111,7 @@ class PlantedTastes:
             ("valid + test", self.valid + self.test, "below 1", self.valid + self.test < 1),
             ("held_out", self.held_out, "0 or more", self.held_out >= 0),
         ):  # fmt: skip
-            if not good:
-                raise ArgumentError(str(value), where=name, expected=expected)
+            require(good, str(value), where=name, expected=expected)
 
     @cached_property
     def topics(self) -> Floats:

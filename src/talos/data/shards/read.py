@@ -13,13 +13,14 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
 
+from talos.checks import require
 from talos.data.arrays import Codes
 from talos.data.interactions import Interactions, Provenance, values_in
 from talos.data.parquet import scan_file
 from talos.data.read.clean import polars_errors
 from talos.data.splits import Split
 from talos.data.vocabulary import Vocabulary
-from talos.errors import ArgumentError, DataError
+from talos.errors import DataError
 from talos.files import checksum_of, expanded, read_sealed
 
 __all__ = [
@@ -89,11 +90,13 @@ class ShardIndex(BaseModel, frozen=True):
         path = folder / INDEX
         record = read_sealed(path, hint="write the shards again", format=FORMAT)
         try:
-            return cls.model_validate({**record, "folder": folder})
+            index = cls.model_validate({**record, "folder": folder})
         except ValidationError as error:
             first = error.errors()[0]
             what = f"has a wrong value at {'.'.join(map(str, first['loc']))} ({first['msg']})"
             raise DataError(what, where=str(path), expected=_AS_WRITTEN) from None
+        provenance = replace(index.provenance, source=str(folder), format="shards")
+        return index.model_copy(update={"provenance": provenance})
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -223,12 +226,12 @@ class Share:
 
     def user_range(self, users: range) -> Interactions:
         """`own`; `users` must be the users of this share."""
-        if users != self.users:
-            raise ArgumentError(
-                f"users {users.start:,} to {users.stop:,}",
-                where="users",
-                expected=f"the users of this share, {self.users.start:,} to {self.users.stop:,}",
-            )
+        require(
+            users == self.users,
+            f"users {users.start:,} to {users.stop:,}",
+            where="users",
+            expected=f"the users of this share, {self.users.start:,} to {self.users.stop:,}",
+        )
         return self.own
 
     def fingerprint(self) -> str:
@@ -290,8 +293,12 @@ def read_share(source: str | Path | ShardIndex, users: range, *, extras: bool = 
     (Interactions(1 users × 10 items, 4 pairs), 11)
     """
     index = source if isinstance(source, ShardIndex) else ShardIndex.read(source)
-    if not 0 <= users.start <= users.stop <= index.num_users:
-        raise ArgumentError(f"{users}", where="users", expected=f"within {index.num_users:,} users")
+    require(
+        0 <= users.start <= users.stop <= index.num_users,
+        f"{users}",
+        where="users",
+        expected=f"within {index.num_users:,} users",
+    )
     own, items = _read(index, users, index.parts, index.columns if extras else ())
     parts = {
         name: Share(
@@ -318,7 +325,7 @@ def _read(
         "user_ids": Vocabulary(_table(index, "user", index.num_users, users)["user_id"]),
         "item_ids": Vocabulary(items["item_id"]),
         "item_titles": items["title"] if "title" in items.columns else None,
-        "provenance": replace(index.provenance, source=str(index.folder), format="shards"),
+        "provenance": index.provenance,
     }
     return {name: _part(index, name, users, columns, shared) for name in names}, items
 

@@ -20,6 +20,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from talos.checks import positive_integer, require
 from talos.data.arrays import Codes
 from talos.data.encode import id_columns
 from talos.data.interactions import Interactions, Provenance, titles_by_item, values_in
@@ -30,7 +31,7 @@ from talos.data.shards.streaming_split import StreamingSplit
 from talos.data.source import Pass, Source, read_through
 from talos.data.splits import how_to_split, no_timestamps
 from talos.data.vocabulary import Vocabulary, add_ids
-from talos.errors import ArgumentError, ConfigError, DataError, TalosError, first_line
+from talos.errors import ConfigError, DataError, TalosError, first_line
 from talos.files import checksum_of, locked_folder, write_sealed
 
 __all__ = ["DEFAULT_ROWS", "write_shards"]
@@ -102,12 +103,16 @@ def write_shards(
     """
     found = source if isinstance(source, Source) else Source.of(source)
     split_already = found.kind == "parts"
-    if split_already and "test" not in found.parts:
-        raise DataError("has a train file and no test file", where=found.name, expected="a test set")
+    require(
+        "test" in found.parts or not split_already,
+        "has a train file and no test file",
+        where=found.name,
+        expected="a test set",
+        error=DataError,
+    )
     how = {"by": "predefined"} if split_already else how_to_split(by, test, valid, seed)
-    for option, number in (("shards", shards), ("rows_at_once", rows_at_once)):
-        if number < 1:
-            raise ArgumentError(f"{number}", where=option, expected="1 or more")
+    positive_integer("shards", shards)
+    positive_integer("rows_at_once", rows_at_once)
     with (
         _disk_errors(out),
         locked_folder(out, purpose="writing shards", new=True) as staging,
@@ -126,8 +131,13 @@ def write_shards(
         number, users, origin = len(pairs), len(pairs.user_ids), pairs.provenance
         if not split_already and by != "user" and "timestamp" not in pairs.columns:
             raise no_timestamps(origin, by)
-        if shards > users:
-            raise ConfigError(f"{shards}", where="shards", expected=f"at most {users:,}, the number of users")
+        require(
+            shards <= users,
+            f"{shards}",
+            where="shards",
+            expected=f"at most {users:,}, the number of users",
+            error=ConfigError,
+        )
         notify(f"{number:,} interactions of {users:,} users are sorted")
         part_of = None
         if not split_already:
@@ -136,12 +146,13 @@ def write_shards(
             ).of
         user_degrees, item_degrees = _divide(pairs, part_of)
         in_train, in_test = user_degrees[0] > 0, user_degrees[-1] > 0
-        if in_test.any() and not (in_train & in_test).any():
-            raise DataError(
-                "the test part has no user in common with train",
-                where=origin.source,
-                expected="at least one user of train",
-            )
+        require(
+            bool((in_train & in_test).any()) or not in_test.any(),
+            "the test part has no user in common with train",
+            where=origin.source,
+            expected="at least one user of train",
+            error=DataError,
+        )
         record: dict[str, Any] = {
             "format": FORMAT,
             "source": {
@@ -225,17 +236,14 @@ class _Rows:
         (user_ids, user_codes), (item_ids, item_codes) = (column.order() for column in ids.values())
         for file in files:
             _recode(file, user_codes, item_codes)
-        by_item = None
-        if "title" in columns:
-            columns.remove("title")
-            by_item = titles_by_item(item_codes[titles["item"]], len(item_ids), titles["title"])
+        codes = item_codes[titles["item"]]
         return cls(
             folder=folder,
             files=files,
-            columns=columns,
+            columns=[name for name in columns if name != "title"],
             user_ids=user_ids,
             item_ids=item_ids,
-            titles=by_item,
+            titles=titles_by_item(codes, len(item_ids), titles["title"]) if "title" in columns else None,
             provenance=one.provenance(),
         )
 
@@ -268,7 +276,7 @@ class _Rows:
         """All rows in buckets of consecutive users, with about `size` rows each: these users, and their rows."""
         degrees = np.zeros(len(self.user_ids), np.int64)
         for file in self.files:
-            some, counts = np.unique(scan_file(file).select("user").collect(), return_counts=True)
+            some, counts = np.unique(scan_file(file).select("user").collect().to_series(), return_counts=True)
             degrees[some] += counts
         upto = np.cumsum(degrees)
         full = np.searchsorted(upto, np.arange(size, upto[-1], size)) + 1
@@ -283,8 +291,13 @@ class _Rows:
         Every file has all rows of consecutive users, about `size` of them, sorted by user and item.
         """
         source = self.provenance.source
-        if min_rating is not None and "rating" not in self.columns:
-            raise DataError("no ratings", where=source, expected="a rating column to filter by")
+        require(
+            min_rating is None or "rating" in self.columns,
+            "no ratings",
+            where=source,
+            expected="a rating column to filter by",
+            error=DataError,
+        )
         files, duplicates = list[Path](), 0
         with_user, with_item = np.zeros(len(self.user_ids), bool), np.zeros(len(self.item_ids), bool)
         for users, bucket in self.buckets(size):
