@@ -66,7 +66,7 @@ def test_what_is_installed_without_extras() -> None:
     assert names == numbers | {
         "safetensors",
         "filelock",
-        "pooch",
+        "requests",
         "pydantic",
         "typer",
         "rich",

@@ -27,7 +27,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
-from talos.errors import ArgumentError, DataError, InUseError, TalosError
+from talos.errors import ArgumentError, ConfigError, DataError, InUseError, TalosError
 
 __all__ = [
     "WRONG_NAME",
@@ -170,8 +170,13 @@ def replace_folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def locked_folder(path: Path, *, purpose: str) -> Iterator[Path]:
+def locked_folder(path: Path, *, purpose: str, new: bool = False) -> Iterator[Path]:
     """`replace_folder` under a lock beside `path`; leftovers of killed processes are removed first.
+
+    Args:
+        path: the folder.
+        purpose: what this process does, for the message that another one gets.
+        new: refuse a path where something is already, other than an empty folder.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as parent:
@@ -182,6 +187,9 @@ def locked_folder(path: Path, *, purpose: str) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(path.with_name(f".{path.name}.lock"), guards=path, purpose=purpose):
+        if new and path.exists() and (not path.is_dir() or any(path.iterdir())):
+            what = "exists and is not empty"
+            raise ConfigError(what, where=str(path), expected="a new or empty folder")
         remove_leftovers(path)  # before the new folder exists, whose name is that of a leftover
         with replace_folder(path) as folder:
             yield folder

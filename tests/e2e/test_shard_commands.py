@@ -62,7 +62,7 @@ def test_what_is_wrong_is_said_once(talos: Run, clicks: Path, tmp_path: Path) ->
             (*split, 2),
             f"error: {clicks}/2.csv, line 3: no item in column 'item_id'; expected an id in every row",
         ),
-        ((*split, 0), "error: --shards: 0; expected 1 or more"),
+        ((*split, 0), "error: --shards: got 0; expected an integer of at least 1"),
         ((*split, 2, "--k-core", 5), "error: --k-core: needs all interactions in memory"),
         ((*split, 2, "--format", "parquet"), "error: --format: does not go with --shards"),
         ((*split, 2, "--on-bad-row", "skip", "--min-rating", 3), f"error: {clicks}: no ratings"),

@@ -277,7 +277,7 @@ def test_the_download_by_pip_runs_no_folder_called_pip(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(DownloadError):
-        _from_package_index("pip:no-such-package==1", str(tmp_path / "part"), None)
+        _from_package_index("pip:no-such-package==1", tmp_path / "part")
     assert not (tmp_path / "it-ran").exists()
 
 

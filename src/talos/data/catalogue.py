@@ -36,8 +36,8 @@ class Download:
         files: the files to extract from a zip archive or wheel; empty if the download is the file itself.
         counts: what the files hold before any clean-up; None if not known for certain.
 
-    >>> Download(url="https://example.org/clicks.csv", layout="table").name
-    'clicks.csv'
+    >>> Download(url="https://example.org/clicks.csv", layout="table").checksum is None
+    True
     """
 
     url: str
@@ -45,11 +45,6 @@ class Download:
     checksum: str | None = None
     files: tuple[str, ...] = ()
     counts: Counts | None = None
-
-    @property
-    def name(self) -> str:
-        """The name of the downloaded file."""
-        return self.url.rpartition("/")[2] or "download"
 
 
 @dataclass(frozen=True, kw_only=True)

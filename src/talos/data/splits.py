@@ -354,8 +354,6 @@ def write_split(
     Returns:
         The content of `split.json`.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError("exists and is not empty", where=str(out), expected="a new or empty folder")
     record: dict[str, Any] = {
         "source": without_password(source),
         "how": parts.how,
@@ -364,7 +362,7 @@ def write_split(
         "parts": {},
         "cold": {name: parts.cold(name) for name in ("valid", "test") if name in parts.parts},
     }
-    with locked_folder(out, purpose="writing a split") as staging:
+    with locked_folder(out, purpose="writing a split", new=True) as staging:
         for name, part in parts.parts.items():
             frame = part.to_polars()
             if format == "tsv":

@@ -68,9 +68,9 @@ def test_draws_follow_the_planted_probabilities():
     copies = 20_000
     upto = np.cumsum(world.topics, axis=1)
     tastes = np.repeat(world.tastes_of(0), copies, axis=0)[None]
-    _, items = _draw_distinct(
+    items = _draw_distinct(
         np.random.default_rng(0), tastes, np.full(copies, 3), upto / upto[:, -1:], world.topics
-    )
+    )["item"].to_numpy()
     np.add.at(counted, (items[::3], items[1::3]), 1)
     error = np.sqrt(expected * (1 - expected) / copies)
     assert (np.abs(counted / copies - expected) <= 4 * error + 1e-12).all()

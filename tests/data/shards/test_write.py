@@ -86,6 +86,14 @@ def test_interactions_that_are_in_memory_and_low_ratings(make_events: Make, tmp_
     assert set(record["parts"]) == {"train", "test"}
 
 
+def test_equal_times_of_interactions_in_memory_keep_the_order_of_the_source(
+    make_events: Make, tmp_path: Path
+) -> None:
+    data = read(make_events().with_columns(timestamp=pl.col("timestamp") // 100))
+    write_shards(data, tmp_path / "out", shards=3, by="last", rows_at_once=200)
+    same_split(read_shards(tmp_path / "out"), splits.split(data, by="last"))
+
+
 def test_what_the_index_counts(make_events: Make, tmp_path: Path) -> None:
     source = tmp_path / "events.parquet"
     make_events().write_parquet(source)
@@ -149,7 +157,7 @@ def test_refusals(parquet_folder: Path, make_events: Make, tmp_path: Path) -> No
     out = tmp_path / "out"
     with pytest.raises(ConfigError, match=r"^shards: 500; expected at most 96, the number of users"):
         write_shards(parquet_folder, out, shards=500)
-    with pytest.raises(ArgumentError, match="shards: 0"):
+    with pytest.raises(ArgumentError, match="shards: got 0; expected an integer of at least 1"):
         write_shards(parquet_folder, out, shards=0)
     with pytest.raises(DataError, match="no rating of 6 or higher"):
         write_shards(parquet_folder, out, shards=2, min_rating=6)

@@ -9,6 +9,7 @@ import shutil
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -113,25 +114,23 @@ def fetch(
     talos.errors.ArgumentError: name: no dataset 'movielens-2m'; ...
     """
     one = info(name) if isinstance(name, str) else name
-    tell = notify or _log.info
-    folder = _folder(one, cache)
-    record = _read_record(folder)
-    if record is not None and not force:
-        return _from_cache(one, folder, record)
+    tell, folder = notify or _log.info, _folder(one, cache)
+    record, notes = _read_record(folder), tuple[str, ...]()
     if record is None:
         tell(f"{one.title}. {one.licence}")
-    # a second process waits, and finds the dataset in the cache
-    lock = folder.with_name(f".{folder.name}.lock")
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with locked(lock, guards=folder, purpose="downloading", wait=tell):
-            remove_leftovers(folder)
-            record = _read_record(folder)
-            if record is not None and not force:
-                return _from_cache(one, folder, record)
-            return _download(one, folder, record or {}, progress, tell)
-    except OSError as error:
-        raise DownloadError(f"{one.name}: cannot write to {folder} ({error.strerror or error})") from error
+    if record is None or force:
+        lock = folder.with_name(f".{folder.name}.lock")
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with locked(lock, guards=folder, purpose="downloading", wait=tell):
+                remove_leftovers(folder)
+                record = _read_record(folder)  # again: another process may have finished in between
+                if record is None or force:
+                    record, notes = _download(one, folder, record or {}, progress, tell)
+        except OSError as error:
+            what = f"cannot write to {folder} ({error.strerror or error})"
+            raise DownloadError(f"{one.name}: {what}") from error
+    return _checked(one, folder, record, notes)
 
 
 def _download(
@@ -140,13 +139,13 @@ def _download(
     record: Mapping[str, Any],
     progress: Progress | None,
     tell: Callable[[str], object],
-) -> Fetched:
-    """Try the sources in order."""
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Fill the folder from the first source that works; returns the new record, and remarks."""
     failures: list[DownloadError] = []
     for source in one.downloads:
         try:
             with replace_folder(folder) as fresh:
-                names = _fetch_from(source, one, fresh, record.get("seen", {}), progress)
+                written = _fetch_from(source, one, fresh, record.get("seen", {}), progress)
         except DownloadError as error:
             failures.append(error)
             continue
@@ -156,8 +155,7 @@ def _download(
             notes.append(
                 "no checksum is published for this source: the checksum of the first download was recorded"
             )
-        files = tuple(folder / name for name in names)
-        return Fetched(info=one, folder=folder, files=files, download=source, notes=tuple(notes))
+        return written, tuple(notes)
     reasons = "; ".join(map(str, failures)) or "it has no source"
     wrong = any(isinstance(failure, ChecksumError) for failure in failures)
     hint = " (delete it if the change is right)" if wrong else ""
@@ -215,19 +213,24 @@ def _folder(name: str | DatasetInfo, cache: str | os.PathLike[str] | None) -> Pa
 
 def _fetch_from(
     source: Download, one: DatasetInfo, folder: Path, seen: Mapping[str, str], progress: Progress | None
-) -> tuple[str, ...]:
-    """Fill a new folder with the files of a source and a record of them; returns the names of the files."""
-    target = folder / ("package.whl" if source.url.startswith("pip:") else source.name)
-    download(source.url, target, checksum=source.checksum or seen.get(source.url), progress=progress)
-    digest = checksum_of(target)
+) -> dict[str, Any]:
+    """Fill a new folder with the files of a source and a record of them; returns the record."""
+    target = folder / ("package.whl" if source.url.startswith("pip:") else PurePosixPath(source.url).name)
+    checksum = download(
+        source.url, target, checksum=source.checksum or seen.get(source.url), progress=progress
+    )
     if source.files:
         _unpack(target, source.files, folder)
         target.unlink()
-    names = tuple(PurePosixPath(member).name for member in source.files) or (target.name,)
-    files = {name: checksum_of(folder / name) for name in names}
-    written = {"dataset": one.name, "url": source.url, "files": files, "seen": {**seen, source.url: digest}}
-    (folder / _RECORD).write_text(json.dumps(written, indent=1), encoding="utf-8")
-    return names
+    names = [PurePosixPath(member).name for member in source.files] or [target.name]
+    record = {
+        "dataset": one.name,
+        "url": source.url,
+        "files": {name: checksum_of(folder / name) for name in names},
+        "seen": {**seen, source.url: checksum},
+    }
+    (folder / _RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
+    return record
 
 
 def _unpack(archive: Path, members: tuple[str, ...], folder: Path) -> None:
@@ -251,21 +254,22 @@ def _read_record(folder: Path) -> dict[str, Any] | None:
     return record if whole else None
 
 
-def _from_cache(one: DatasetInfo, folder: Path, record: Mapping[str, Any]) -> Fetched:
+def _checked(one: DatasetInfo, folder: Path, record: Mapping[str, Any], notes: tuple[str, ...]) -> Fetched:
+    """What a record says is in the cache, once every file is found to be as it was downloaded."""
     source = next((source for source in one.downloads if source.url == record.get("url")), None)
     if source is None:
         raise DownloadError(
             f"{folder} came from {record.get('url')}, which is no source of {one.name}: delete it"
         )
-    for file, expected in record["files"].items():
-        path = folder / file
+    for name, expected in record["files"].items():
+        path = folder / name
         actual = checksum_of(path) if path.is_file() else "no such file"
         if actual != expected:
             raise ChecksumError(
                 f"{path} was changed ({actual}, expected {expected}): delete {folder} to download it again"
             )
-    files = tuple(folder / file for file in record["files"])
-    return Fetched(info=one, folder=folder, files=files, download=source, notes=())
+    files = tuple(folder / name for name in record["files"])
+    return Fetched(info=one, folder=folder, files=files, download=source, notes=notes)
 
 
 # ---------------------------------------------------------------------- reading
@@ -275,28 +279,23 @@ def _read(file: Path, **options: Any) -> Interactions:
     return read_whole(Source.of(file), SourceOptions.of(**options))
 
 
-def _movielens(files: tuple[Path, ...], separator: str) -> Interactions:
-    """GroupLens' own files: ratings, and films as lines `id SEPARATOR title SEPARATOR …` in Latin-1."""
-    lines = files[1].read_text(encoding="latin-1").splitlines()
-    rows = [line.split(separator) for line in lines]
-    titles = {int(row[0]): row[1] for row in rows if len(row) > 1 and row[0].isdigit()}
-    return _titled(_read(files[0], format="movielens"), titles)
-
-
-def _movielens_recbole(files: tuple[Path, ...]) -> Interactions:
-    rows = [line.split("\t") for line in files[1].read_text(encoding="utf-8").splitlines()[1:]]
-    titles = {int(row[0]): f"{row[1]} ({row[2]})" if row[2] else row[1] for row in rows if len(row) > 2}
-    return _titled(_read(files[0], format="inter"), titles)
-
-
-def _titled(data: Interactions, titles: Mapping[int, str]) -> Interactions:
+def _movielens(
+    files: tuple[Path, ...], *, kind: str, separator: str, encoding: str = "latin-1", title: str = "{1}"
+) -> Interactions:
+    """Ratings, and films as lines `id SEPARATOR title SEPARATOR …`; a line of names has no number in front."""
+    rows = [line.split(separator) for line in files[1].read_text(encoding=encoding).splitlines()]
+    titles = {int(row[0]): title.format(*row) for row in rows if len(row) > 2 and row[0].isdigit()}
+    data = _read(files[0], format=kind)
     ordered = [titles.get(item) for item in data.item_ids.ids.to_list()]
-    return data.with_titles(pl.Series("title", ordered, dtype=pl.String))
+    return data.with_titles(pl.Series("title", ordered, dtype=pl.String).str.strip_suffix(" ()"))
 
 
 _LAYOUTS: Mapping[str, Callable[[tuple[Path, ...]], Interactions]] = {
     "table": lambda files: _read(files[0]),
-    "movielens-100k": lambda files: _movielens(files, "|"),
-    "movielens-1m": lambda files: _movielens(files, "::"),
-    "movielens-recbole": _movielens_recbole,
+    "movielens-100k": partial(_movielens, kind="movielens", separator="|"),
+    "movielens-1m": partial(_movielens, kind="movielens", separator="::"),
+    # the year stands in a column of its own
+    "movielens-recbole": partial(
+        _movielens, kind="inter", separator="\t", encoding="utf-8", title="{1} ({2})"
+    ),
 }

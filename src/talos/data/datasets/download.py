@@ -1,23 +1,20 @@
-"""Download one file by pooch, which compares it with its checksum and puts it in place only when it is complete.
+"""Download one file, and compare it with its checksum.
 
-`pip:NAME==VERSION` is a wheel from the package index, which pooch cannot fetch by itself.
+`pip:NAME==VERSION` is a wheel from the package index.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import logging
-import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from talos.errors import DownloadError
+from talos.files import checksum_of
 
 __all__ = ["ChecksumError", "Progress", "download"]
 
@@ -36,31 +33,8 @@ class ChecksumError(DownloadError):
     exit_code = 2
 
 
-class _Bar:
-    """What pooch takes for a progress bar."""
-
-    total = 0  # as the server says; 0 if it does not
-
-    def __init__(self, show: Progress | None) -> None:
-        self.show, self.done = show, 0
-
-    def update(self, size: int) -> None:
-        self.done = min(
-            self.done + size, self.total or self.done + size
-        )  # pooch counts the last piece as a whole one
-        if self.show is not None:
-            self.show(self.done, self.total or None)
-
-    def reset(self) -> None:
-        """Called before the last `update`, which is of the total."""
-
-    close = reset
-
-
-def download(
-    url: str, target: Path, *, checksum: str | None = None, progress: Progress | None = None
-) -> None:
-    """Download `url` to `target`, or raise an error and leave nothing behind.
+def download(url: str, target: Path, *, checksum: str | None = None, progress: Progress | None = None) -> str:
+    """Download `url` to `target` and return its checksum, or raise an error and leave nothing behind.
 
     Args:
         url: http(s), or `pip:NAME==VERSION` for a wheel.
@@ -73,68 +47,68 @@ def download(
         DownloadError: no connection, no such file, or the connection broke.
         OSError: the file cannot be written.
     """
-    import pooch
-
-    fetch = _from_package_index if url.startswith("pip:") else partial(_from_server, progress=progress)
-    logger = pooch.get_logger()
-    level = logger.level
-    logger.setLevel(logging.WARNING)  # it would tell on stderr what `notify` of `talos.datasets.fetch` tells
     try:
-        pooch.retrieve(url, checksum, fname=target.name, path=target.parent, downloader=fetch)
-    except ValueError as error:  # of the checksum alone: the downloaders raise no other
-        raise ChecksumError(f"{url}: {error}") from None
-    finally:
-        logger.setLevel(level)
+        if url.startswith("pip:"):
+            _from_package_index(url, target)
+        else:
+            _from_server(url, target, progress)
+        found = checksum_of(target, checksum.partition(":")[0] if checksum else "sha256")
+        if checksum not in (None, found):
+            raise ChecksumError(f"{url}: wrong checksum, expected {checksum} but got {found}")
+    except BaseException:
+        target.unlink(missing_ok=True)
+        raise
+    return found
 
 
-def _from_server(url: str, file: str, pooch: object, *, progress: Progress | None) -> None:
+def _from_server(url: str, target: Path, progress: Progress | None) -> None:
     import requests
-    from pooch import HTTPDownloader
 
-    bar, outer = _Bar(progress), sys.exc_info()[1]
-    how: dict[str, Any] = {"timeout": _TIMEOUT, "headers": _HEADERS}
+    done, total, outer = 0, None, sys.exc_info()[1]
     try:
-        with ExitStack() as opened:
-
-            def close_at_the_end(answer: requests.Response, **_: object) -> None:  # pooch does not close it
-                opened.callback(answer.close)
-
-            how["hooks"] = {"response": close_at_the_end}
-            HTTPDownloader(progressbar=bar, chunk_size=_CHUNK, **how)(url, file, pooch)
-    except (requests.RequestException, ValueError) as error:
+        with (
+            requests.get(url, stream=True, timeout=_TIMEOUT, headers=_HEADERS) as answer,
+            target.open("wb") as file,
+        ):
+            answer.raise_for_status()
+            total = int(answer.headers.get("Content-Length", 0)) or None
+            for piece in answer.iter_content(_CHUNK):
+                done += file.write(piece)
+                if progress is not None:
+                    progress(done, total)
+    except requests.RequestException as error:
         reason: BaseException = error  # the last one: requests wraps it in others that repeat the address
         while reason.__context__ not in (None, outer):
             reason = reason.__context__
         raise DownloadError(f"{url}: {reason}") from error
-    if bar.total and bar.total != (size := Path(file).stat().st_size):  # urllib3 before 2 does not notice
-        raise DownloadError(f"{url}: the connection broke after {size:,} of {bar.total:,} bytes")
+    if total not in (None, done):  # urllib3 before 2 does not notice
+        raise DownloadError(f"{url}: the connection broke after {done:,} of {total:,} bytes")
 
 
-def _from_package_index(url: str, file: str, pooch: object) -> None:
+def _from_package_index(url: str, target: Path) -> None:
     """Download a wheel by pip, which is configured for the indexes and proxies of this machine."""
     if importlib.util.find_spec("pip") is None:
         raise DownloadError(f"{url}: pip is not installed in this environment")
-    with tempfile.TemporaryDirectory(dir=Path(file).parent) as folder:
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         # -P: without it a folder `pip` in the current folder would be run
         command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--only-binary=:all:",
+            *(sys.executable, "-P", "-m", "pip", "download", "--dest", folder, url.removeprefix("pip:")),
+            *("--quiet", "--no-deps", "--only-binary=:all:", "--timeout", "10", "--retries", "1"),
+            *("--disable-pip-version-check", "--no-input"),
         ]
-        command += ["--disable-pip-version-check", "--no-input", "--timeout", "10", "--retries", "1"]
-        command += ["--dest", folder, url.removeprefix("pip:")]
-        how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
         try:
-            done = subprocess.run(command, **how, timeout=_PIP_TIMEOUT, check=False)
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_PIP_TIMEOUT,
+                check=False,
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise DownloadError(f"{url}: {error}") from error
         wheels = list(Path(folder).glob("*.whl"))
         if done.returncode or not wheels:
             reason = (done.stderr.strip().splitlines() or ["pip downloaded no wheel"])[-1]
             raise DownloadError(f"{url}: {reason}")
-        shutil.move(wheels[0], file)
+        wheels[0].rename(target)

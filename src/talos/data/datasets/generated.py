@@ -19,10 +19,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from talos.checks import require
 from talos.data.interactions import Interactions, Provenance
 from talos.data.splits import Split
 from talos.data.vocabulary import Vocabulary
-from talos.errors import ArgumentError, ConfigError
 from talos.files import locked_folder
 
 __all__ = ["EventFormat", "HeldOut", "PlantedTastes", "synthetic", "write_planted"]
@@ -111,8 +111,7 @@ class PlantedTastes:
             ("valid + test", self.valid + self.test, "below 1", self.valid + self.test < 1),
             ("held_out", self.held_out, "0 or more", self.held_out >= 0),
         ):  # fmt: skip
-            if not good:
-                raise ArgumentError(str(value), where=name, expected=expected)
+            require(good, str(value), where=name, expected=expected)
 
     @cached_property
     def topics(self) -> Floats:
@@ -120,8 +119,14 @@ class PlantedTastes:
 
         With drift the topics of the second set follow: (2 dim, items).
         """
-        rng = self._rng(_ITEMS)
-        return np.concatenate([self._topics(rng) for _ in range(self._sets)])
+        rng, sets = self._rng(_ITEMS), []
+        for _ in range(self._sets):
+            # without the offset a handful of items would be in everybody's list, and tastes would hardly matter
+            popularity = (rng.permutation(self.items) + 1.0 + _HEAD * self.items) ** -self.skew
+            weights = rng.standard_gamma(_TOPIC_SHAPE, (self.dim, self.items))
+            weights *= popularity
+            sets.append(_distributions(weights))
+        return np.concatenate(sets)
 
     @cached_property
     def held_out_users(self) -> Numbers:
@@ -182,13 +187,6 @@ class PlantedTastes:
             for letter, column in zip("ui", numbers, strict=True)
         ]
 
-    def _topics(self, rng: np.random.Generator) -> Floats:
-        # without the offset a handful of items would be in everybody's list, and tastes would hardly matter
-        popularity = (rng.permutation(self.items) + 1.0 + _HEAD * self.items) ** -self.skew
-        weights = rng.standard_gamma(_TOPIC_SHAPE, (self.dim, self.items))
-        weights *= popularity
-        return _distributions(weights)
-
     def _tastes(self, rng: np.random.Generator, users: int) -> Floats:
         """P(z | user) of each set, (sets, users, dim)."""
         return _distributions(rng.standard_gamma(_TASTE_SHAPE, (self._sets, users, self.dim)))
@@ -197,7 +195,8 @@ class PlantedTastes:
         rng, users = self._rng(_USERS, block), self.users_of(block)
         tastes = self._tastes(rng, len(users))
         counts = self._counts(rng, block, len(users))
-        owner, items = _draw_distinct(rng, tastes, counts, upto, self.topics, self.drift)
+        draws = _draw_distinct(rng, tastes, counts, upto, self.topics, self.drift)
+        owner = draws["user"].to_numpy()
         # sorted by user and then by time, which shuffles the times of each user into ascending order
         seconds = _START + np.floor(_SPAN * (np.sort(owner + rng.random(len(owner))) - owner)).astype(
             np.int64
@@ -209,7 +208,9 @@ class PlantedTastes:
         in_valid = np.where(held, np.minimum(np.rint(self.valid * counts), counts - in_test - 1), 0)
         from_end = counts[owner] - 1 - _ranks(counts)
         part = np.where(from_end < in_test[owner], 2, from_end < (in_test + in_valid)[owner]).astype(np.int8)
-        return pl.DataFrame({"user_id": users[owner], "item_id": items, "timestamp": seconds, "part": part})
+        return pl.DataFrame(
+            {"user_id": users[owner], "item_id": draws["item"], "timestamp": seconds, "part": part}
+        )
 
     def _counts(self, rng: np.random.Generator, block: int, users: int) -> Numbers:
         """The number of events of each user of a block: mildly skewed, at most the number of items."""
@@ -279,48 +280,41 @@ def _draw_distinct(
     upto: Floats,
     topics: Floats,
     drift: float = 0.0,
-) -> tuple[Numbers, Numbers]:
-    """Items drawn one after the other without replacement, `counts[u]` from P(· | u): users (ascending) and items.
+) -> pl.DataFrame:
+    """`user` (ascending) and `item`: `counts[u]` items drawn one after the other without replacement from P(· | u).
 
     Draws with replacement, of which each item's first is kept, are draws without. Where that needs too many because
     few likely items are left, the rest is drawn from all probabilities of the user.
     """
     num_items, dim = upto.shape[1], tastes.shape[2]
     steps = np.cumsum(tastes, axis=2)
-    owner = items = np.empty(0, np.int64)
+    draws = pl.DataFrame(schema={"user": pl.Int64, "item": pl.Int64})
     more, missing = 1.3, counts
     for _ in range(_ROUNDS):
-        draws = np.ceil(more * missing).astype(np.int64)
-        drawn = np.repeat(np.arange(len(counts)), draws)
+        tried = np.ceil(more * missing).astype(np.int64)
+        users = np.repeat(np.arange(len(counts)), tried)
         second: Any = 0  # whether a draw is from the second set
         if drift:
-            place = np.minimum((counts - missing)[drawn] + _ranks(draws), counts[drawn]) / counts[drawn]
-            second = (rng.random(len(drawn)) < drift * place).astype(np.int64)
-        # every user's new draws come after the ones before: a stable sort by user keeps the order of the draws
-        owner = np.concatenate([owner, drawn])
-        items = np.concatenate([items, _draw(rng, steps, drawn, upto, second)])
-        order = np.argsort(owner, kind="stable")
-        owner, items = owner[order], items[order]
-        first = pl.Series(owner * num_items + items).is_first_distinct().to_numpy()
-        owner, items = owner[first], items[first]
-        found = np.bincount(owner, minlength=len(counts))
-        wanted = _ranks(found) < counts[owner]
-        owner, items = owner[wanted], items[wanted]
+            place = np.minimum((counts - missing)[users] + _ranks(tried), counts[users]) / counts[users]
+            second = (rng.random(len(users)) < drift * place).astype(np.int64)
+        new = pl.DataFrame({"user": users, "item": _draw(rng, steps, users, upto, second)})
+        # every user's new draws come after the ones before
+        draws = draws.vstack(new).sort("user", maintain_order=True)
+        draws = draws.filter((pl.col("user") * num_items + pl.col("item")).is_first_distinct())
+        found = np.bincount(draws["user"].to_numpy(), minlength=len(counts))
+        draws = draws.filter(_ranks(found) < counts[draws["user"]])
         missing = np.maximum(counts - found, 0)
         if not missing.any():
-            return owner, items
+            return draws
         more *= 2
     rest = []
-    users = np.flatnonzero(missing)
-    for user in users:
+    for user in np.flatnonzero(missing):
         # the order of log p + Gumbel noise is that of draws without replacement
         keys = np.log(tastes[-1, user] @ topics[-dim:]) + rng.gumbel(size=num_items)
-        keys[items[slice(*np.searchsorted(owner, (user, user + 1)))]] = -np.inf
+        keys[draws["item"][slice(*np.searchsorted(draws["user"], (user, user + 1)))]] = -np.inf
         best = np.argpartition(-keys, missing[user] - 1)[: missing[user]]
-        rest.append(best[np.argsort(-keys[best])])
-    owner = np.concatenate([owner, np.repeat(users, missing[users])])
-    order = np.argsort(owner, kind="stable")
-    return owner[order], np.concatenate([items, *rest])[order]
+        rest.append(pl.DataFrame({"user": user, "item": best[np.argsort(-keys[best])]}))
+    return pl.concat([draws, *rest]).sort("user", maintain_order=True)
 
 
 def _draw(rng: np.random.Generator, steps: Floats, owner: Numbers, upto: Floats, second: Any) -> Numbers:
@@ -366,12 +360,10 @@ def write_planted(
     Returns:
         The content of `planted.json`: `settings`, `events` of each part, and `best`.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError("exists and is not empty", where=str(out), expected="a new or empty folder")
     user_ids, item_ids = world._ids(strings)
     counts = dict.fromkeys(_PARTS, 0)
     held: list[pl.DataFrame] = []
-    with locked_folder(out, purpose="writing events") as staging:
+    with locked_folder(out, purpose="writing events", new=True) as staging:
         for number, events in enumerate(world.blocks()):
             ids = (user_ids.gather(events["user_id"]), item_ids.gather(events["item_id"]))
             # in the order of time, as a log is

@@ -6,11 +6,12 @@ reads one process's part of the split. The split does not depend on the number o
 
 from __future__ import annotations
 
-from talos.data.shards.index import ShardIndex, is_shards
 from talos.data.shards.read import (
     ShardColumns,
+    ShardIndex,
     Share,
     SplitShare,
+    is_shards,
     read_fit_shards,
     read_shards,
     read_share,

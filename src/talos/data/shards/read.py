@@ -1,27 +1,141 @@
-"""Read a folder of shards: all users as a split, or some consecutive users as one process's share of it."""
+"""Read a folder of shards: its index, all users as a split, or some consecutive users as one process's share of it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os.path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
 
+from talos.checks import require
 from talos.data.arrays import Codes
-from talos.data.interactions import Interactions, values_in
+from talos.data.interactions import Interactions, Provenance, values_in
 from talos.data.parquet import scan_file
 from talos.data.read.clean import polars_errors
-from talos.data.shards.index import AS_WRITTEN, Shard, ShardIndex
 from talos.data.splits import Split
 from talos.data.vocabulary import Vocabulary
-from talos.errors import ArgumentError, DataError
+from talos.errors import DataError
+from talos.files import checksum_of, expanded, read_sealed
 
-__all__ = ["ShardColumns", "Share", "SplitShare", "read_fit_shards", "read_shards", "read_share"]
+__all__ = [
+    "FORMAT",
+    "INDEX",
+    "PARTS",
+    "ShardColumns",
+    "ShardIndex",
+    "Share",
+    "SplitShare",
+    "is_shards",
+    "read_fit_shards",
+    "read_shards",
+    "read_share",
+]
 
-_ROWS_AT_ONCE = 1 << 20
+FORMAT = 2
+INDEX = "shards.json"
+PARTS = ("train", "valid", "test")
+_AS_WRITTEN = "the file as it was written"
+
+
+class ShardPart(BaseModel, frozen=True):
+    """The file of one part of a shard."""
+
+    interactions: int
+    checksum: str
+
+
+class Shard(BaseModel, frozen=True):
+    """One shard: its folder, the first of its users and the end of them, and the file of each part."""
+
+    folder: Annotated[str, StringConstraints(pattern=r"^shard-\d+$")]
+    users: tuple[int, int]
+    parts: Mapping[str, ShardPart]
+
+
+class ShardIndex(BaseModel, frozen=True):
+    """The content of `shards.json`.
+
+    Attributes:
+        folder: the folder of shards.
+        num_users: rows of `users.parquet`.
+        num_items: rows of `items.parquet`.
+        columns: `timestamp` and `rating`, if the parts have them.
+        parts: `interactions`, `users` (those with interactions) and `fingerprint` of each part.
+        shards: in the order of their users; together they have all users.
+        checksums: of `users.parquet` and `items.parquet`.
+        how: how the split was made, as in `talos.data.splits.Split.how`.
+        provenance: of the source.
+    """
+
+    folder: Path
+    num_users: int = Field(alias="users")
+    num_items: int = Field(alias="items")
+    columns: tuple[str, ...]
+    parts: Mapping[str, Mapping[str, Any]]
+    shards: tuple[Shard, ...]
+    checksums: Mapping[str, str]
+    how: Mapping[str, Any]
+    provenance: Provenance = Field(alias="source")
+
+    @classmethod
+    def read(cls, folder: str | Path) -> ShardIndex:
+        """Read and check `shards.json`; a `DataError` if it was edited or is damaged."""
+        folder = expanded(folder)
+        path = folder / INDEX
+        record = read_sealed(path, hint="write the shards again", format=FORMAT)
+        try:
+            index = cls.model_validate({**record, "folder": folder})
+        except ValidationError as error:
+            first = error.errors()[0]
+            what = f"has a wrong value at {'.'.join(map(str, first['loc']))} ({first['msg']})"
+            raise DataError(what, where=str(path), expected=_AS_WRITTEN) from None
+        provenance = replace(index.provenance, source=str(folder), format="shards")
+        return index.model_copy(update={"provenance": provenance})
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        edges = [0, *(edge for shard in self.shards for edge in shard.users), self.num_users]
+        names = set(self.parts)
+        if (
+            edges != sorted(edges)
+            or edges[::2] != edges[1::2]
+            or not {"train", "test"} <= names <= set(PARTS)
+            or any(set(shard.parts) != names for shard in self.shards)
+            or not {"users.parquet", "items.parquet"} <= set(self.checksums)
+        ):
+            raise ValueError("users, parts or checksums are missing")
+        return self
+
+    def check_part(self, shard: Shard, part: str) -> Path:
+        """The path of the file of one part of a shard, once its checksum is found to be right."""
+        return self.check(f"{shard.folder}/{part}.parquet", shard.parts[part].checksum)
+
+    def check(self, name: str, checksum: str) -> Path:
+        """The path of a file of the folder, once its checksum is found to be right."""
+        path = self.folder / name
+        try:
+            found = checksum_of(path)
+        except OSError as error:
+            what = f"cannot be read ({error.strerror})"
+            raise DataError(what, where=str(path), expected="a whole folder of shards") from None
+        if found != checksum:
+            raise DataError("differs from its checksum in shards.json", where=str(path), expected=_AS_WRITTEN)
+        return path
+
+
+def is_shards(path: str | Path) -> bool:
+    """Whether a path is a folder of shards.
+
+    >>> is_shards("no/such/folder")
+    False
+    """
+    return os.path.isfile(expanded(path) / INDEX)  # noqa: PTH113  # no error for what is not a path at all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,20 +163,12 @@ class ShardColumns:
         """Interactions of every user, (num_users,)."""
         degrees = np.zeros(self.index.num_users, np.int64)
         for scan in self._scans():
-            for block in scan.select("user").collect_batches(chunk_size=_ROWS_AT_ONCE):
-                users = block["user"].to_numpy()
-                if len(users):
-                    counts = np.bincount(users - users[0])
-                    degrees[users[0] : users[0] + len(counts)] += counts
+            counts = scan.group_by("user").len().collect(engine="streaming")
+            degrees[counts["user"]] = counts["len"]
         return degrees
 
     def _scans(self) -> list[pl.LazyFrame]:
-        scans = []
-        for shard in self.index.shards:
-            path = self.index.check(f"{shard.folder}/{self.part}.parquet", shard.checksums[self.part])
-            with polars_errors(str(path)):
-                scans.append(scan_file(path))
-        return scans
+        return [scan_file(self.index.check_part(shard, self.part)) for shard in self.index.shards]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -120,12 +226,12 @@ class Share:
 
     def user_range(self, users: range) -> Interactions:
         """`own`; `users` must be the users of this share."""
-        if users != self.users:
-            raise ArgumentError(
-                f"users {users.start:,} to {users.stop:,}",
-                where="users",
-                expected=f"the users of this share, {self.users.start:,} to {self.users.stop:,}",
-            )
+        require(
+            users == self.users,
+            f"users {users.start:,} to {users.stop:,}",
+            where="users",
+            expected=f"the users of this share, {self.users.start:,} to {self.users.stop:,}",
+        )
         return self.own
 
     def fingerprint(self) -> str:
@@ -142,7 +248,7 @@ class SplitShare:
     test: Share
 
 
-def read_shards(source: str | Path | ShardIndex) -> Split:
+def read_shards(folder: str | Path) -> Split:
     """Read all shards as one `Split`.
 
     Raises:
@@ -156,15 +262,16 @@ def read_shards(source: str | Path | ShardIndex) -> Split:
     ...     read_shards(Path(folder, "out"))
     Split(train 11, valid 1, test 3; 2 users × 10 items)
     """
-    index = ShardIndex.of(source)
-    parts = _Reader(index, range(index.num_users)).parts()
+    index = ShardIndex.read(folder)
+    parts, _ = _read(index, range(index.num_users), index.parts, index.columns)
     return Split(train=parts["train"], valid=parts.get("valid"), test=parts["test"], how=dict(index.how))
 
 
-def read_fit_shards(source: str | Path | ShardIndex) -> tuple[Interactions, Interactions | None]:
+def read_fit_shards(folder: str | Path) -> tuple[Interactions, Interactions | None]:
     """Read train and, if there is one, validation, without opening the files of the test part."""
-    index = ShardIndex.of(source)
-    parts = _Reader(index, range(index.num_users)).parts("train", "valid")
+    index = ShardIndex.read(folder)
+    names = [name for name in index.parts if name != "test"]
+    parts, _ = _read(index, range(index.num_users), names, index.columns)
     return parts["train"], parts.get("valid")
 
 
@@ -185,10 +292,14 @@ def read_share(source: str | Path | ShardIndex, users: range, *, extras: bool = 
     >>> share.train.own, len(share.train)
     (Interactions(1 users × 10 items, 4 pairs), 11)
     """
-    index = ShardIndex.of(source)
-    if not 0 <= users.start <= users.stop <= index.num_users:
-        raise ArgumentError(f"{users}", where="users", expected=f"within {index.num_users:,} users")
-    reader = _Reader(index, users, extras=extras)
+    index = source if isinstance(source, ShardIndex) else ShardIndex.read(source)
+    require(
+        0 <= users.start <= users.stop <= index.num_users,
+        f"{users}",
+        where="users",
+        expected=f"within {index.num_users:,} users",
+    )
+    own, items = _read(index, users, index.parts, index.columns if extras else ())
     parts = {
         name: Share(
             own=part,
@@ -196,103 +307,77 @@ def read_share(source: str | Path | ShardIndex, users: range, *, extras: bool = 
             num_users=index.num_users,
             total=int(index.parts[name]["interactions"]),
             active_users=int(index.parts[name]["users"]),
-            item_degrees=reader.train_degrees if name == "train" else None,
+            item_degrees=items["train_interactions"].to_numpy() if name == "train" else None,
             whole=str(index.parts[name]["fingerprint"]),
             columns=ShardColumns(index=index, part=name),
         )
-        for name, part in reader.parts().items()
+        for name, part in own.items()
     }
     return SplitShare(train=parts["train"], valid=parts.get("valid"), test=parts["test"])
 
 
-class _Reader:
-    """Reads and checks the rows of consecutive users."""
+def _read(
+    index: ShardIndex, users: range, names: Iterable[str], columns: Sequence[str]
+) -> tuple[dict[str, Interactions], pl.DataFrame]:
+    """Some parts of the interactions of consecutive users, and the table of items."""
+    items = _table(index, "item", index.num_items, range(index.num_items))
+    shared = {
+        "user_ids": Vocabulary(_table(index, "user", index.num_users, users)["user_id"]),
+        "item_ids": Vocabulary(items["item_id"]),
+        "item_titles": items["title"] if "title" in items.columns else None,
+        "provenance": index.provenance,
+    }
+    return {name: _part(index, name, users, columns, shared) for name in names}, items
 
-    def __init__(self, index: ShardIndex, users: range, *, extras: bool = True) -> None:
-        self.index, self.users = index, users
-        self.columns = index.columns if extras else ()
-        for name, checksum in index.checksums.items():
-            index.check(name, checksum)
-        ids = self._table("users.parquet", ["user_id"], index.num_users, users)
-        items = self._table("items.parquet", None, index.num_items, range(index.num_items))
-        self.user_ids = self._vocabulary("users.parquet", ids, "user_id")
-        self.item_ids = self._vocabulary("items.parquet", items, "item_id")
-        self.titles = items["title"] if "title" in items.columns else None
-        self.train_degrees = items["train_interactions"].to_numpy().astype(np.int64)
 
-    def parts(self, *names: str) -> dict[str, Interactions]:
-        """The parts of these names, if they exist; all parts if no name is given."""
-        return {name: self._part(name) for name in self.index.parts if not names or name in names}
+def _part(
+    index: ShardIndex, name: str, users: range, columns: Sequence[str], shared: Mapping[str, Any]
+) -> Interactions:
+    nothing = pl.DataFrame(schema={"user": pl.Int32, "item": pl.Int32})
+    found = [_rows(index, shard, name, users, columns) for shard in index.shards]
+    rows = pl.concat([nothing, *(some for some in found if some is not None)], how="diagonal")
+    degrees = np.bincount(rows["user"].to_numpy() - np.int32(users.start), minlength=len(users))
+    return Interactions(
+        indptr=np.append(0, np.cumsum(degrees)), indices=rows["item"].to_numpy(), **values_in(rows), **shared
+    )
 
-    def _part(self, part: str) -> Interactions:
-        frames = [frame for shard in self.index.shards if (frame := self._rows(shard, part)) is not None]
-        indptr = np.zeros(len(self.users) + 1, np.int64)
-        indices, values = np.empty(0, np.int32), dict[str, Any]()
-        if frames:
-            rows = pl.concat(frames)
-            users = rows["user"].to_numpy() - np.int32(self.users.start)
-            np.cumsum(np.bincount(users, minlength=len(self.users)), out=indptr[1:])
-            indices, values = rows["item"].to_numpy(), values_in(rows)
-        return Interactions(
-            indptr=indptr,
-            indices=indices,
-            user_ids=self.user_ids,
-            item_ids=self.item_ids,
-            item_titles=self.titles,
-            provenance=self.index.provenance,
-            **values,
-        )
 
-    def _rows(self, shard: Shard, part: str) -> pl.DataFrame | None:
-        """A shard's rows of the wanted users; None if it has none of these users."""
-        low, high = max(shard.users.start, self.users.start), min(shard.users.stop, self.users.stop)
-        if low >= high:
-            return None
-        path = self.index.check(f"{shard.folder}/{part}.parquet", shard.checksums[part])
-        with polars_errors(str(path), AS_WRITTEN):
-            scan = scan_file(path)
-            if range(low, high) != shard.users:
-                scan = scan.filter(pl.col("user").is_between(low, high - 1))
-            rows = scan.select(["user", "item", *self.columns]).collect()
-        users, items = rows["user"].to_numpy(), rows["item"].to_numpy()
-        if users.dtype != np.int32 or items.dtype != np.int32:
-            raise DataError("positions of another type", where=str(path), expected="32-bit integers")
-        if range(low, high) == shard.users and len(rows) != shard.interactions[part]:
-            raise DataError(
-                f"{len(rows):,} interactions", where=str(path), expected=f"{shard.interactions[part]:,}"
-            )
-        pairs = users.astype(np.int64) * self.index.num_items + items
-        inside = len(rows) == 0 or (
-            low <= int(users[0])
-            and int(users[-1]) < high
-            and 0 <= items.min() <= items.max() < self.index.num_items
-        )
-        if not inside or not (np.diff(pairs) > 0).all():
-            raise DataError("rows out of order or out of range", where=str(path), expected=AS_WRITTEN)
-        return rows
+def _rows(
+    index: ShardIndex, shard: Shard, part: str, users: range, columns: Sequence[str]
+) -> pl.DataFrame | None:
+    """A shard's rows of the wanted users; None if it has none of these users."""
+    low, high = max(shard.users[0], users.start), min(shard.users[1], users.stop)
+    if low >= high:
+        return None
+    path, whole = index.check_part(shard, part), (low, high) == shard.users
+    with polars_errors(str(path), _AS_WRITTEN):
+        scan = scan_file(path)
+        if not whole:
+            scan = scan.filter(pl.col("user").is_between(low, high - 1))
+        rows = scan.select("user", "item", *columns).collect()
+    user, item = rows["user"].to_numpy(), rows["item"].to_numpy()
+    pairs = user.astype(np.int64) * index.num_items + item
+    if (
+        not user.dtype == item.dtype == np.int32
+        or (whole and len(rows) != shard.parts[part].interactions)
+        or item.min(initial=0) < 0
+        or item.max(initial=0) >= index.num_items
+        or not (np.diff(pairs) > 0).all()
+        or (len(rows) and not low <= user[0] <= user[-1] < high)
+    ):
+        what = "rows of another number, type, order or range than shards.json says"
+        raise DataError(what, where=str(path), expected=_AS_WRITTEN)
+    return rows
 
-    def _table(self, name: str, columns: list[str] | None, count: int, rows: range) -> pl.DataFrame:
-        path = self.index.folder / name
-        with polars_errors(str(path), AS_WRITTEN):
-            scan = scan_file(path)
-            found = int(scan.select(pl.len()).collect().item())
-            if found != count:
-                raise DataError(
-                    f"{found:,} rows", where=str(path), expected=f"{count:,}, as shards.json says"
-                )
-            scan = scan if columns is None else scan.select(columns)
-            return scan.slice(rows.start, len(rows)).collect()
 
-    def _vocabulary(self, name: str, table: pl.DataFrame, column: str) -> Vocabulary:
-        path = str(self.index.folder / name)
-        ids = table[column] if column in table.columns else None
-        if (
-            ids is None
-            or ids.dtype not in (pl.String, pl.Int64)
-            or ids.null_count()
-            or not bool((ids[1:] > ids[:-1]).all())
-        ):
-            raise DataError(
-                f"{column} is not a list of distinct ascending ids", where=path, expected=AS_WRITTEN
-            )
-        return Vocabulary(ids)
+def _table(index: ShardIndex, kind: str, count: int, rows: range) -> pl.DataFrame:
+    """Some rows of `users.parquet` or `items.parquet`."""
+    path = index.check(f"{kind}s.parquet", index.checksums[f"{kind}s.parquet"])
+    with polars_errors(str(path), _AS_WRITTEN):
+        scan = scan_file(path)
+        table, found = scan.slice(rows.start, len(rows)).collect(), scan.select(pl.len()).collect().item()
+        ids = table[f"{kind}_id"]
+    ascending = ids.dtype in (pl.String, pl.Int64) and not ids.null_count() and (ids[1:] > ids[:-1]).all()
+    if found != count or not ascending:
+        raise DataError(f"not {count:,} distinct ascending ids", where=str(path), expected=_AS_WRITTEN)
+    return table

@@ -1,12 +1,14 @@
 """Split interactions that arrive block by block, in the order of users and items.
 
-The split depends on the data and the seed alone, not on the size of the blocks. By `user` and by `last` it is that of
-`talos.data.splits.split`: the generator for validation is advanced past the draws that were made for test.
+The split depends on the data and the seed alone, not on the size of the blocks. By `user`, `last` and `future` it is
+that of `talos.data.splits.split`: the generator for validation is advanced past the draws that were made for test.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,62 +18,43 @@ from talos.data.interactions import Interactions
 from talos.data.options import SplitBy
 from talos.data.splits import last_of_each, leave_one, random_share
 
-__all__ = ["TEST", "TRAIN", "VALID", "StreamingSplit", "ordered", "smallest"]
+__all__ = ["Smallest", "StreamingSplit"]
 
-TRAIN, VALID, TEST = 0, 1, 2
-# Random numbers drawn at a time.
+# Numbers held at a time.
 _BLOCK = 1 << 20
-# Bits of the result that one pass over all numbers determines.
-_BITS = 16
-
-Blocks = Callable[[], Iterable[NDArray[np.uint64]]]
 
 
-def ordered(values: NDArray[Any]) -> NDArray[np.uint64]:
-    """Map integers or floats to unsigned integers of the same order.
+class Smallest:
+    """Flags the `count` smallest of numbers that arrive in blocks; of equal numbers, the first ones.
 
-    >>> ordered(np.array([-2.0, 0.5, 3.0])).argsort().tolist(), ordered(np.array([5, -5])).argsort().tolist()
-    ([0, 1, 2], [1, 0])
+    All numbers are written to a temporary file in `folder` and partitioned there: memory does not grow with them.
+
+    >>> blocks = [np.array([5, 3]), np.array([9, 3])]
+    >>> smallest = Smallest(blocks, 3)
+    >>> [smallest.of(block).tolist() for block in blocks]
+    [[True, True], [False, True]]
     """
-    top = np.uint64(1 << 63)
-    if values.dtype.kind == "f":
-        bits = (values.astype(np.float64) + 0.0).view(np.uint64)  # + 0.0 turns -0.0 into 0.0
-        return np.where(bits & top, ~bits, bits | top)
-    return values.astype(np.int64).view(np.uint64) ^ top
 
+    def __init__(self, blocks: Iterable[NDArray[Any]], count: int, folder: Path | None = None) -> None:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            for block in blocks:
+                file.write(block.tobytes())
+            file.flush()
+            numbers = np.memmap(file, block.dtype, "r+")
+            numbers.partition(max(count - 1, 0))
+            self.bound = numbers[max(count - 1, 0)]
+            below = sum(
+                np.count_nonzero(numbers[start : start + _BLOCK] < self.bound)
+                for start in range(0, count, _BLOCK)
+            )
+        self.equals = count - below
 
-def smallest(blocks: Blocks, count: int) -> tuple[int, int]:
-    """The `count`-th smallest of many numbers, and how many of those equal to it are among the `count` smallest.
-
-    A radix selection: it passes over all blocks four times and holds one block at a time.
-
-    >>> smallest(lambda: [np.array([5, 3], np.uint64), np.array([9, 3], np.uint64)], 2)
-    (3, 2)
-    """
-    prefix, left = 0, count
-    for shift in range(64 - _BITS, -1, -_BITS):
-        found = np.zeros(1 << _BITS, np.int64)
-        for block in blocks():
-            here = block if shift == 64 - _BITS else block[(block >> np.uint64(shift + _BITS)) == prefix]
-            digits = (here >> np.uint64(shift)) & np.uint64((1 << _BITS) - 1)
-            found += np.bincount(digits.astype(np.int64), minlength=len(found))
-        digit = int(np.searchsorted(np.cumsum(found), left))
-        left -= int(found[:digit].sum())
-        prefix = prefix << _BITS | digit
-    return prefix, left
-
-
-class _Smallest:
-    """Flags the `count` smallest of numbers that arrive in blocks; of equal numbers, the first ones."""
-
-    def __init__(self, blocks: Blocks, count: int) -> None:
-        self.bound, self.equals = smallest(blocks, count) if count else (0, 0)
-
-    def of(self, numbers: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        bound = np.uint64(self.bound)
-        chosen, equal = numbers < bound, np.flatnonzero(numbers == bound)
-        chosen[equal[: self.equals]] = True
-        self.equals -= min(self.equals, len(equal))
+    def of(self, numbers: NDArray[Any]) -> NDArray[np.bool_]:
+        """The flags of the next block."""
+        chosen: NDArray[np.bool_] = numbers < self.bound
+        equal = np.flatnonzero(numbers == self.bound)[: self.equals]
+        chosen[equal] = True
+        self.equals -= len(equal)
         return chosen
 
 
@@ -84,8 +67,9 @@ class StreamingSplit:
         valid: share of the rest for validation.
         seed: of the random draws.
         total: number of all interactions.
-        stamps: returns the timestamps of all interactions in blocks, each time it is called; not needed for
-            `user` and `last`.
+        stamps: returns the timestamps of all interactions in blocks, each time it is called; used by `time` and
+            `future`.
+        folder: for temporary files.
 
     >>> data = Interactions.from_ids([1] * 10, list(range(10)))
     >>> flags = StreamingSplit(by="user", test=0.2, valid=0.1, seed=1, total=10).of(data)
@@ -101,50 +85,40 @@ class StreamingSplit:
         valid: float,
         seed: int,
         total: int,
-        stamps: Callable[[], Iterable[NDArray[Any]]] | None = None,
+        stamps: Callable[[], Iterable[NDArray[Any]]] = lambda: (),
+        folder: Path | None = None,
     ) -> None:
         self.by, self.test, self.valid = by, test, valid
         self.for_test, self.for_valid = np.random.default_rng(seed), np.random.default_rng(seed)
         if by == "user" and test > 0:
-            self.for_valid = _advanced(seed, total)
+            # `default_rng(seed)` after one draw of `random()` for each interaction
+            self.for_valid = np.random.Generator(np.random.PCG64(seed).advance(total))
+        early = total - round(test * total)
+        in_valid = round(valid * early)
         if by in ("time", "future"):
-            assert stamps is not None
-            early = total - round(test * total)
-            self.earlier = _Smallest(lambda: map(ordered, stamps()), early)
-            if by == "time":
-                self.drawn = _Smallest(lambda: _draws(seed, early), round(valid * early))
-            else:
-                self.earliest = _Smallest(lambda: map(ordered, stamps()), early - round(valid * early))
+            self.earlier = Smallest(stamps(), early, folder)
+        if by == "future":
+            self.earliest = Smallest(stamps(), early - in_valid, folder)
+        elif by == "time":
+            self.drawn = Smallest(_draws(seed, max(early, 1)), in_valid, folder)
 
     def of(self, data: Interactions) -> NDArray[np.int8]:
-        """`TRAIN`, `VALID` or `TEST` for each interaction of the next users."""
+        """0 for train, 1 for validation or 2 for test, for each interaction of the next users."""
+        stamps: Any = data.timestamps
+        in_valid = np.zeros(len(data), bool)
         if self.by == "last":
             in_test, in_valid = last_of_each(data, with_valid=self.valid > 0)
+        elif self.by == "user":
+            in_test = random_share(data, self.test, self.for_test)
+            in_valid[~in_test] = random_share(data.where(~in_test), self.valid, self.for_valid)
+        elif self.by == "future":
+            in_test = ~self.earlier.of(stamps)
+            in_valid = ~in_test & ~self.earliest.of(stamps)
         else:
-            if self.by == "user":
-                in_test = random_share(data, self.test, self.for_test)
-            else:
-                assert data.timestamps is not None
-                in_test = ~self.earlier.of(ordered(data.timestamps))
+            in_test = ~self.earlier.of(stamps)
             rest = data.where(~in_test)
-            if self.by == "user":
-                picked = random_share(rest, self.valid, self.for_valid)
-            elif self.by == "future":
-                assert data.timestamps is not None
-                picked = ~self.earliest.of(ordered(data.timestamps))[~in_test]
-            else:
-                picked = leave_one(rest, self.drawn.of(_integers(self.for_valid, len(rest))))
-            in_valid = np.zeros(len(data), bool)
-            in_valid[np.flatnonzero(~in_test)[picked]] = True
-        return np.where(in_test, TEST, np.where(in_valid, VALID, TRAIN)).astype(np.int8)
-
-
-def _advanced(seed: int, draws: int) -> np.random.Generator:
-    """The generator of a seed after so many draws of `random()`, each of which takes one step of its stream."""
-    bits = np.random.default_rng(seed).bit_generator
-    assert isinstance(bits, np.random.PCG64)
-    bits.advance(draws)
-    return np.random.Generator(bits)
+            in_valid[~in_test] = leave_one(rest, self.drawn.of(_integers(self.for_valid, len(rest))))
+        return np.where(in_test, 2, in_valid).astype(np.int8)
 
 
 def _integers(rng: np.random.Generator, count: int) -> NDArray[np.uint64]:

@@ -1,39 +1,49 @@
-"""Write a folder of shards from interactions larger than memory, split into train, validation and test."""
+"""Write a folder of shards from interactions larger than memory, split into train, validation and test.
+
+Rows become codes in files sorted by user, then distinct pairs in files of consecutive users (`_Rows`). Each pair
+gets the number of its part, and the pairs are written once more, shard by shard and part by part.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise, starmap
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from talos.data.interactions import Interactions, Provenance, values_in
+from talos.checks import positive_integer, require
+from talos.data.arrays import Codes
+from talos.data.encode import id_columns
+from talos.data.interactions import Interactions, Provenance, titles_by_item, values_in
 from talos.data.options import SourceOptions, SplitBy
 from talos.data.parquet import scan_file
-from talos.data.shards.external_sort import ExternalSort
-from talos.data.shards.index import FORMAT, INDEX, PARTS
+from talos.data.shards.read import FORMAT, INDEX, PARTS
 from talos.data.shards.streaming_split import StreamingSplit
 from talos.data.source import Pass, Source, read_through
 from talos.data.splits import how_to_split, no_timestamps
 from talos.data.vocabulary import Vocabulary, add_ids
-from talos.errors import ArgumentError, ConfigError, DataError, TalosError, first_line
-from talos.files import checksum_of, locked, remove_leftovers, sync, write_sealed
+from talos.errors import ConfigError, DataError, TalosError, first_line
+from talos.files import checksum_of, locked_folder, write_sealed
 
 __all__ = ["DEFAULT_ROWS", "write_shards"]
 
 DEFAULT_ROWS = 1 << 20
 """Rows held in memory at a time."""
 
-# Rows per row group: at each end of its range a process reads up to so many rows of other users.
+# Rows per row group, all of which are decoded if any is wanted: at each end of a range of users, up to so many others.
 _ROW_GROUP = 1 << 16
+
+Degrees: TypeAlias = NDArray[np.int64]
+"""Interactions of each user or item in each part, (3, number of users or items)."""
 
 
 def write_shards(
@@ -57,10 +67,11 @@ def write_shards(
     A folder with train and test files is split already: its parts stay as they are, and `by`, `test`, `valid` and
     `seed` have no effect. No pair may be in two of them.
 
-    Holds about `rows_at_once` rows in memory, and the ids of the items with a few numbers each; everything else goes
-    through temporary files beside `out`. Ids, duplicates and errors are those of `talos.read`. The split depends on the
-    data and the seed, not on the number of shards. By `user` and by `last` it is that of `talos.data.splits.split`; by
-    `time` the test part is the same, and validation is another random draw of the same size.
+    Holds about `rows_at_once` rows in memory, and the ids of users and items with a few numbers each; everything else
+    goes through temporary files beside `out`. Ids, duplicates and errors are those of `talos.read`. The split depends
+    on the data and the seed, not on the number of shards. By `user`, `last` and `future` it is that of
+    `talos.data.splits.split`; by `time` the test part is the same, and validation is another random draw of the same
+    size.
 
     The folder appears under its name only when it is complete. It has `shards.json`, `users.parquet` and
     `items.parquet` (positions are row numbers), and `shard-0000/train.parquet`, … with user and item positions,
@@ -90,86 +101,77 @@ def write_shards(
     >>> [shard["users"] for shard in record["shards"]], record["parts"]["test"]["interactions"]
     ([[0, 1], [1, 2]], 3)
     """
-    found = source if isinstance(source, Interactions | Source) else Source.of(source)
-    split_already = isinstance(found, Source) and found.kind == "parts"
-    if isinstance(found, Source) and "test" not in found.parts and split_already:
-        raise DataError("has a train file and no test file", where=found.name, expected="a test set")
+    found = source if isinstance(source, Source) else Source.of(source)
+    split_already = found.kind == "parts"
+    require(
+        "test" in found.parts or not split_already,
+        "has a train file and no test file",
+        where=found.name,
+        expected="a test set",
+        error=DataError,
+    )
     how = {"by": "predefined"} if split_already else how_to_split(by, test, valid, seed)
-    for option, number in (("shards", shards), ("rows_at_once", rows_at_once)):
-        if number < 1:
-            raise ArgumentError(f"{number}", where=option, expected="1 or more")
-    _check_out(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        stack.enter_context(_disk_errors(out))
-        lock = out.with_name(f".{out.name}.lock")
-        stack.enter_context(locked(lock, guards=out, purpose="writing shards"))
-        remove_leftovers(out)
-        _check_out(out)  # again: another process may have finished in between
-        made = tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", suffix=".tmp")
-        scratch = stack.enter_context(made)
-        folders = {part: Path(scratch) / part for part in ("runs", "pieces", "shards", "out")}
-        for folder in folders.values():
-            folder.mkdir()
-        if isinstance(found, Interactions):
-            runs, provenance = _sorted_interactions(found, folders["runs"], rows_at_once)
+    positive_integer("shards", shards)
+    positive_integer("rows_at_once", rows_at_once)
+    with (
+        _disk_errors(out),
+        locked_folder(out, purpose="writing shards", new=True) as staging,
+        tempfile.TemporaryDirectory(dir=staging) as scratch,
+    ):
+        folder = Path(scratch)
+        if isinstance(found.data, Interactions):
+            rows = _Rows.of(found.data, folder)
         else:
-            sort = partial(_sorted, folder=folders["runs"], with_parts=split_already)
-            runs, provenance = read_through(
-                found, SourceOptions.of(options, **changes), sort, rows=rows_at_once
-            )
-        if provenance.guesses:
-            notify(f"{provenance.source}: {provenance.guesses}")
-        notify(f"{provenance.rows:,} rows read")
-        pieces = _Pieces.of(runs, folders["pieces"], rows_at_once, provenance, min_rating)
-        if not split_already and by != "user" and "timestamp" not in pieces.columns:
-            raise no_timestamps(provenance, by)
-        if shards > pieces.num_users:
-            raise ConfigError(
-                f"{shards}", where="shards", expected=f"at most {pieces.num_users:,}, the number of users"
-            )
-        notify(f"{pieces.interactions:,} interactions of {pieces.num_users:,} users are sorted")
-        staging = folders["out"]
-        with_valid = "valid" in found.parts if split_already else valid > 0  # type: ignore[union-attr]
-        writer = _ShardWriter(staging, folders["shards"], pieces, shards, with_valid=with_valid)
-        if split_already:
-            for number, data in enumerate(pieces):
-                writer.add(data, pieces.parts(number))
-        else:
-            splitter = StreamingSplit(
-                by=by, test=test, valid=valid, seed=seed, total=pieces.interactions, stamps=pieces.stamps
-            )
-            for data in pieces:
-                writer.add(data, splitter.of(data))
-        titles = runs.titles_of(pieces.item_ids.ids)
+            into = partial(_Rows.read, folder=folder)
+            rows = read_through(found, SourceOptions.of(options, **changes), into, rows=rows_at_once)
+        if rows.provenance.guesses:
+            notify(f"{rows.provenance.source}: {rows.provenance.guesses}")
+        notify(f"{rows.provenance.rows:,} rows read")
+        pairs = rows.distinct(rows_at_once, min_rating)
+        number, users, origin = len(pairs), len(pairs.user_ids), pairs.provenance
+        if not split_already and by != "user" and "timestamp" not in pairs.columns:
+            raise no_timestamps(origin, by)
+        require(
+            shards <= users,
+            f"{shards}",
+            where="shards",
+            expected=f"at most {users:,}, the number of users",
+            error=ConfigError,
+        )
+        notify(f"{number:,} interactions of {users:,} users are sorted")
+        part_of = None
+        if not split_already:
+            part_of = StreamingSplit(
+                by=by, test=test, valid=valid, seed=seed, total=number, stamps=pairs.timestamps, folder=folder
+            ).of
+        user_degrees, item_degrees = _divide(pairs, part_of)
+        in_train, in_test = user_degrees[0] > 0, user_degrees[-1] > 0
+        require(
+            bool((in_train & in_test).any()) or not in_test.any(),
+            "the test part has no user in common with train",
+            where=origin.source,
+            expected="at least one user of train",
+            error=DataError,
+        )
         record: dict[str, Any] = {
             "format": FORMAT,
             "source": {
-                "path": name or provenance.source,
-                "format": provenance.format,
-                "rows": provenance.rows,
-                "bad_rows": provenance.bad_rows,
-                "duplicates": provenance.duplicates + pieces.duplicates,
-                "notes": list(provenance.notes),
+                "path": name or origin.source,
+                "format": origin.format,
+                "rows": origin.rows,
+                "bad_rows": origin.bad_rows,
+                "duplicates": origin.duplicates,
+                "notes": list(origin.notes),
             },
             "how": how,
             "cleaned": {} if min_rating is None else {"min_rating": min_rating},
-            "users": pieces.num_users,
-            "items": len(pieces.item_ids),
-            "columns": [column for column in ("timestamp", "rating") if column in pieces.columns],
-            **writer.finish(titles, provenance.source),
+            "users": users,
+            "items": len(pairs.item_ids),
+            "columns": [name for name in ("timestamp", "rating") if name in pairs.columns],
+            **_write_parts(pairs, user_degrees, item_degrees, shards, staging),
         }
         write_sealed(staging / INDEX, record)
-        for entry in (*staging.rglob("*"), staging):
-            sync(entry)
-        staging.rename(out)  # an empty folder there is replaced
-        sync(out.parent)
     return record
-
-
-def _check_out(out: Path) -> None:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError("exists and is not empty", where=str(out), expected="a new or empty folder")
 
 
 @contextmanager
@@ -181,251 +183,266 @@ def _disk_errors(out: Path) -> Iterator[None]:
         raise TalosError(f"{out} could not be written ({first_line(error)[:160]})") from error
 
 
-def _sorted(one: Pass, *, folder: Path, with_parts: bool) -> tuple[ExternalSort, Provenance]:
-    """The rows of a pass by user, each marked by its part where the source is split."""
-    runs = ExternalSort(folder, as_strings=one.options.ids == "string")
-    for part, block in one:
-        if len(block.frame):
-            marked = (
-                block.frame.with_columns(part=pl.lit(PARTS.index(part), pl.Int8))
-                if with_parts
-                else block.frame
-            )
-            runs.add(marked, text=one.text)
-    return runs, one.provenance()
+@dataclass(frozen=True, kw_only=True)
+class _Rows:
+    """Rows in files that are sorted by user; the rows of a user are in the order of the source, file after file.
 
+    Attributes:
+        folder: of the files.
+        files: with columns `user` and `item`, which are codes, and others.
+        columns: those that all files have.
+        user_ids: the id of each code.
+        item_ids: the id of each code.
+        titles: the title of each item, None if there are none.
+        provenance: of the source.
 
-def _sorted_interactions(data: Interactions, folder: Path, rows: int) -> tuple[ExternalSort, Provenance]:
-    runs = ExternalSort(folder)
-    frame = data.to_polars().rename({"user_id": "user", "item_id": "item"})
-    if data.item_titles is not None:
-        frame = frame.with_columns(title=data.item_titles.gather(data.indices))
-    for block in frame.iter_slices(rows):
-        runs.add(block)
-    return runs, data.provenance
-
-
-@dataclass
-class _Pieces:
-    """The clean interactions of all users on disk, in pieces of consecutive users, over one vocabulary of items."""
+    >>> import tempfile
+    >>> data = Interactions.from_ids(["b", "a", "a"], [1, 2, 3])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     rows = _Rows.of(data, Path(folder))
+    ...     [(users, bucket.rows()) for users, bucket in rows.buckets(1)]
+    [(range(0, 1), [(0, 1), (0, 2)]), (range(1, 2), [(1, 0)])]
+    """
 
     folder: Path
-    columns: tuple[str, ...] = ()
-    users: list[int] = field(default_factory=list)  # in each piece
-    interactions: int = 0
-    duplicates: int = 0
-    item_ids: Vocabulary = field(default_factory=lambda: Vocabulary(pl.Series([], dtype=pl.Int64)))
+    files: Sequence[Path]
+    columns: Sequence[str]
+    user_ids: Vocabulary
+    item_ids: Vocabulary
+    titles: pl.Series | None
+    provenance: Provenance
 
     @classmethod
-    def of(
-        cls, runs: ExternalSort, folder: Path, rows: int, provenance: Provenance, min_rating: float | None
-    ) -> _Pieces:
-        """Keep each pair once, drop low ratings, and collect the users and items that are left."""
-        pieces = cls(folder)
-        for bucket in runs.buckets(rows):
-            if min_rating is not None and "rating" not in bucket.columns:
-                raise DataError(
-                    "no ratings", where=provenance.source, expected="a rating column to filter by"
-                )
-            data = Interactions.from_ids(bucket["user"], bucket["item"], **values_in(bucket))
-            pieces.duplicates += data.provenance.duplicates
-            pieces.columns = tuple(bucket.columns)
-            parts = _parts_in(bucket, provenance.source) if "part" in bucket.columns else None
-            if min_rating is not None:
-                assert data.ratings is not None
-                kept = data.ratings >= min_rating
-                data, parts = data.where(kept).compact(), None if parts is None else parts[kept]
-            if len(data):
-                pieces._write(data, parts)
-        if not pieces.interactions:
-            raise DataError(
-                f"no rating of {min_rating:g} or higher", where=provenance.source, expected="at least one"
-            )
-        items = scan_file(sorted(folder.glob("items-*.parquet"))).unique()
-        pieces.item_ids = Vocabulary(items.collect(engine="streaming")["item_id"].sort())
-        return pieces
-
-    def _write(self, data: Interactions, parts: NDArray[np.int8] | None) -> None:
-        users = {"user_id": data.user_ids.ids, "degree": data.user_degrees}
-        tables = {
-            "rows": data.to_frame(item=data.indices, source_row=pl.Series(data.source_rows)),
-            "users": pl.DataFrame(users),
-            "items": pl.DataFrame({"item_id": data.item_ids.ids}),
-        }
-        if parts is not None:
-            tables["parts"] = pl.DataFrame({"part": parts})
-        for kind, table in tables.items():
-            table.write_parquet(self._path(len(self.users), kind), compression="lz4")
-        self.users.append(data.num_users)
-        self.interactions += len(data)
-
-    @property
-    def num_users(self) -> int:
-        return sum(self.users)
-
-    def __iter__(self) -> Iterator[Interactions]:
-        """The pieces in the order of their users, each over its own users and all items."""
-        for number in range(len(self.users)):
-            rows, users, items = (
-                scan_file(self._path(number, kind)).collect() for kind in ("rows", "users", "items")
-            )
-            positions = self.item_ids.encode(items["item_id"]).astype(np.int32)
-            yield Interactions(
-                indptr=np.append(0, np.cumsum(users["degree"].to_numpy())),
-                indices=positions[rows["item"].to_numpy()],  # both vocabularies ascend, and so do the rows
-                user_ids=Vocabulary(users["user_id"]),
-                item_ids=self.item_ids,
-                source_rows=rows["source_row"].to_numpy(),
-                **values_in(rows),
-            )
-
-    def parts(self, number: int) -> NDArray[np.int8]:
-        """The part of each interaction of a piece, where the source says it."""
-        flags: NDArray[np.int8] = scan_file(self._path(number, "parts")).collect()["part"].to_numpy()
-        return flags
-
-    def stamps(self) -> Iterator[NDArray[Any]]:
-        """All timestamps, a piece at a time."""
-        for number in range(len(self.users)):
-            yield scan_file(self._path(number, "rows")).select("timestamp").collect()["timestamp"].to_numpy()
-
-    def _path(self, number: int, kind: str) -> Path:
-        return self.folder / f"{kind}-{number:06d}.parquet"
-
-
-def _parts_in(bucket: pl.DataFrame, source: str) -> NDArray[np.int8]:
-    """The part of each pair of a bucket, in the order of `Interactions`: by user and item, each pair once."""
-    pairs = bucket.select("user", "item", "part").unique()
-    once = pairs.unique(["user", "item"])
-    if len(once) < len(pairs):
-        user, item = (
-            pairs.filter(pairs.select("user", "item").is_duplicated()).sort("user", "item").row(0)[:2]
+    def read(cls, one: Pass, folder: Path) -> _Rows:
+        """The rows of a pass, each with the number of its `part` where the source is split already."""
+        ids = id_columns(one)
+        files, columns = list[Path](), list[str]()
+        titles = pl.DataFrame(schema={"item": pl.Int32, "title": pl.String})
+        for part, block in one:
+            rows = block.frame
+            if rows.is_empty():
+                continue
+            for role, column in ids.items():
+                rows = rows.with_columns(pl.Series(role, column.codes_of(rows[role], text=one.text)))
+            if one.source.kind == "parts":
+                rows = rows.with_columns(part=pl.lit(PARTS.index(part), pl.Int8))
+            columns = [name for name in (columns if files else rows.columns) if name in rows.columns]
+            if "title" in columns:
+                titles = titles.vstack(rows.select("item", "title")).unique("item", keep="last")
+            files.append(folder / f"rows-{len(files):06d}.parquet")
+            rows = rows.drop("title", strict=False).with_columns(pl.col("^rating$").cast(pl.Float32))
+            _rewrite(rows, files[-1])
+        (user_ids, user_codes), (item_ids, item_codes) = (column.order() for column in ids.values())
+        for file in files:
+            _recode(file, user_codes, item_codes)
+        codes = item_codes[titles["item"]]
+        return cls(
+            folder=folder,
+            files=files,
+            columns=[name for name in columns if name != "title"],
+            user_ids=user_ids,
+            item_ids=item_ids,
+            titles=titles_by_item(codes, len(item_ids), titles["title"]) if "title" in columns else None,
+            provenance=one.provenance(),
         )
-        raise DataError(
-            f"user {user!r} and item {item!r} are together in two parts",
+
+    @classmethod
+    def of(cls, data: Interactions, folder: Path) -> _Rows:
+        """The rows of interactions that are in memory."""
+        rows, file = data.to_frame(user=data.rows, item=data.indices), folder / "rows.parquet"
+        if data.source_rows is not None:
+            rows = rows[np.lexsort((data.source_rows, data.rows))]
+        _rewrite(rows, file)
+        return cls(
+            folder=folder,
+            files=[file],
+            columns=rows.columns,
+            user_ids=data.user_ids,
+            item_ids=data.item_ids,
+            titles=data.item_titles,
+            provenance=data.provenance,
+        )
+
+    def __len__(self) -> int:
+        return int(scan_file(self.files).select(pl.len()).collect().item())
+
+    def timestamps(self) -> Iterator[NDArray[Any]]:
+        """All timestamps, those of a file at a time."""
+        for file in self.files:
+            yield scan_file(file).select("timestamp").collect()["timestamp"].to_numpy()
+
+    def buckets(self, size: int) -> Iterator[tuple[range, pl.DataFrame]]:
+        """All rows in buckets of consecutive users, with about `size` rows each: these users, and their rows."""
+        degrees = np.zeros(len(self.user_ids), np.int64)
+        for file in self.files:
+            some, counts = np.unique(scan_file(file).select("user").collect().to_series(), return_counts=True)
+            degrees[some] += counts
+        upto = np.cumsum(degrees)
+        full = np.searchsorted(upto, np.arange(size, upto[-1], size)) + 1
+        for users in starmap(range, pairwise(np.unique([0, *full, len(upto)]).tolist())):
+            inside = pl.col("user").is_between(users.start, users.stop - 1)
+            rows = [scan_file(file).filter(inside).select(self.columns).collect() for file in self.files]
+            yield users, pl.concat(rows, how="vertical_relaxed")
+
+    def distinct(self, size: int, min_rating: float | None) -> _Rows:
+        """Each pair once, as in `Interactions`, without low ratings, and without ids that have no pair left.
+
+        Every file has all rows of consecutive users, about `size` of them, sorted by user and item.
+        """
+        source = self.provenance.source
+        require(
+            min_rating is None or "rating" in self.columns,
+            "no ratings",
             where=source,
+            expected="a rating column to filter by",
+            error=DataError,
+        )
+        files, duplicates = list[Path](), 0
+        with_user, with_item = np.zeros(len(self.user_ids), bool), np.zeros(len(self.item_ids), bool)
+        for users, bucket in self.buckets(size):
+            data = _interactions(bucket, users, len(self.item_ids))
+            if "part" in self.columns and bucket.n_unique(["user", "item", "part"]) > len(data):
+                raise self._in_two_parts(bucket)
+            assert data.source_rows is not None
+            pairs = bucket.with_row_index("source_row")[data.source_rows]
+            duplicates += len(bucket) - len(pairs)
+            if data.ratings is not None and min_rating is not None:
+                pairs = pairs.filter(data.ratings >= min_rating)
+            if len(pairs):
+                files.append(self.folder / f"pairs-{len(files):06d}.parquet")
+                _rewrite(pairs, files[-1])
+            with_user[pairs["user"]] = True
+            with_item[pairs["item"]] = True
+        if not files:
+            raise DataError(f"no rating of {min_rating:g} or higher", where=source, expected="at least one")
+        if not (with_user.all() and with_item.all()):
+            for file in files:
+                _recode(
+                    file, np.cumsum(with_user, dtype=np.int32) - 1, np.cumsum(with_item, dtype=np.int32) - 1
+                )
+        return replace(
+            self,
+            files=files,
+            user_ids=Vocabulary(self.user_ids.ids.filter(with_user)),
+            item_ids=Vocabulary(self.item_ids.ids.filter(with_item)),
+            titles=None if self.titles is None else self.titles.filter(with_item),
+            provenance=replace(self.provenance, duplicates=self.provenance.duplicates + duplicates),
+        )
+
+    def _in_two_parts(self, bucket: pl.DataFrame) -> DataError:
+        pairs = bucket.unique(["user", "item", "part"])
+        user, item, *_ = (
+            pairs.filter(pairs.select("user", "item").is_duplicated()).sort("user", "item").row(0)
+        )
+        return DataError(
+            f"user {self.user_ids.ids[user]!r} and item {self.item_ids.ids[item]!r} are together in two parts",
+            where=self.provenance.source,
             expected="every pair in one part",
         )
-    flags: NDArray[np.int8] = once.sort("user", "item")["part"].to_numpy()
-    return flags
 
 
-class _ShardWriter:
-    """Writes shards from interactions that arrive in the order of users, with the part of each."""
+def _interactions(rows: pl.DataFrame, users: range, num_items: int) -> Interactions:
+    """Rows of consecutive users, with codes for ids."""
+    return Interactions.from_codes(
+        rows["user"].to_numpy() - np.int32(users.start),
+        rows["item"].to_numpy(),
+        user_ids=Vocabulary(pl.int_range(len(users), eager=True)),
+        item_ids=Vocabulary(pl.int_range(num_items, eager=True)),
+        source_rows=rows["source_row"].to_numpy() if "source_row" in rows.columns else None,
+        **values_in(rows),
+    )
 
-    def __init__(self, out: Path, scratch: Path, pieces: _Pieces, shards: int, *, with_valid: bool) -> None:
-        self.out, self.scratch, self.pieces, self.shards = out, scratch, pieces, shards
-        self.parts = [part for part in PARTS if part != "valid" or with_valid]
-        self.users = self.interactions = self.number = 0
-        self.ends = [0] * shards  # of each shard, in users
-        self.counts = {part: [0] * shards for part in self.parts}
-        self.active = dict.fromkeys(self.parts, 0)
-        self.cold = {part: [0, 0] for part in self.parts}  # users absent from train, and their interactions
-        self.item_degrees = {part: np.zeros(len(pieces.item_ids), np.int64) for part in self.parts}
-        self.shared_users = 0  # with something in both train and test
-        self.prints = {part: hashlib.blake2b(digest_size=16) for part in self.parts}
-        self.edges = dict.fromkeys(self.parts, 0)
-        for digest in self.prints.values():
-            digest.update(np.zeros(1, np.int64).data)
 
-    def add(self, data: Interactions, flags: NDArray[np.int8]) -> None:
-        """Add the interactions of the next users; `flags` says which part each belongs to."""
-        # a user belongs to the shard that the number of interactions of all users before falls into
-        before = data.indptr[:-1] + self.interactions
-        shard_of = np.minimum(before * self.shards // self.pieces.interactions, self.shards - 1)
-        in_train = None
-        for part in self.parts:
-            kept = data.where(flags == PARTS.index(part))
-            active = kept.user_degrees > 0
-            in_train = active if in_train is None else in_train
-            self.active[part] += int(active.sum())
-            self.cold[part][0] += int((active & ~in_train).sum())
-            self.cold[part][1] += int(kept.user_degrees[active & ~in_train].sum())
-            self.item_degrees[part] += kept.item_degrees
-            self.prints[part].update(np.ascontiguousarray(kept.indptr[1:] + self.edges[part]).data)
-            self.edges[part] += len(kept)
-            if part == "test":
-                self.shared_users += int((active & in_train).sum())
-            frame = kept.to_frame(user=kept.rows + np.int32(self.users), item=kept.indices)
-            owner = shard_of[kept.rows]
-            for shard in np.unique(owner).tolist():
-                start, stop = np.searchsorted(owner, [shard, shard + 1])
-                piece = self.scratch / f"{shard:04d}-{part}-{self.number:06d}.parquet"
-                frame[start:stop].write_parquet(piece, compression="lz4")
-                self.counts[part][shard] += int(stop - start)
-            if not self.number:
-                self.empty = frame.clear()
-        for shard in np.unique(shard_of).tolist():
-            self.ends[shard] = self.users + int(np.searchsorted(shard_of, shard, side="right"))
-        self.users += data.num_users
-        self.interactions += len(data)
-        self.number += 1
+def _rewrite(rows: pl.DataFrame, file: Path) -> None:
+    """Replace a file, of which the rows may be a view."""
+    file.unlink(missing_ok=True)
+    rows.write_parquet(file, row_group_size=_ROW_GROUP, compression="lz4")
 
-    def finish(self, titles: pl.Series | None, source: str) -> dict[str, Any]:
-        """Write the files of all shards; returns what `shards.json` says about them."""
-        if self.edges["test"] and not self.shared_users:
-            raise DataError(
-                "the test part has no user in common with train",
-                where=source,
-                expected="at least one user of train",
-            )
-        if "valid" in self.parts and not self.edges["valid"]:
-            self.parts.remove("valid")  # as in `talos.data.splits.split`
-        shards = [self._join(shard) for shard in range(self.shards)]
-        users = scan_file(sorted(self.pieces.folder.glob("users-*.parquet"))).select("user_id")
-        users.sink_parquet(self.out / "users.parquet", row_group_size=_ROW_GROUP)
-        items = pl.DataFrame(
-            {"item_id": self.pieces.item_ids.ids, "train_interactions": self.item_degrees["train"]}
-        )
-        if titles is not None:
-            items = items.with_columns(title=titles)
-        items.write_parquet(self.out / "items.parquet")
-        in_train = self.item_degrees["train"] > 0
-        record: dict[str, Any] = {"parts": {}, "cold": {}}
-        for part in self.parts:
-            degrees = self.item_degrees[part]
-            record["parts"][part] = {
-                "users": self.active[part],
-                "items": int((degrees > 0).sum()),
-                "interactions": self.edges[part],
-                "fingerprint": self._fingerprint(part),
-            }
-            if part != "train":
-                record["cold"][part] = {
-                    "users": self.cold[part][0],
-                    "items": int(((degrees > 0) & ~in_train).sum()),
-                    "interactions_of_cold_users": self.cold[part][1],
-                    "interactions_of_cold_items": int(degrees[~in_train].sum()),
-                }
-        record["shards"] = shards
-        record["checksums"] = {
-            name: checksum_of(self.out / name) for name in ("users.parquet", "items.parquet")
-        }
-        return record
 
-    def _join(self, shard: int) -> dict[str, Any]:
-        folder = self.out / f"shard-{shard:04d}"
+def _recode(file: Path, user_codes: Codes, item_codes: Codes) -> None:
+    """Replace the codes of a file, and sort it by user."""
+    rows = scan_file(file).collect()
+    rows = rows.with_columns(user=user_codes[rows["user"]], item=item_codes[rows["item"]])
+    _rewrite(rows.sort("user", maintain_order=True), file)
+
+
+def _divide(
+    pairs: _Rows, part_of: Callable[[Interactions], NDArray[np.int8]] | None
+) -> tuple[Degrees, Degrees]:
+    """Write beside each pair which part it belongs to, unless that is there; returns degrees of users and items."""
+    user_degrees = np.zeros((len(PARTS), len(pairs.user_ids)), np.int64)
+    item_degrees = np.zeros((len(PARTS), len(pairs.item_ids)), np.int64)
+    for file in pairs.files:
+        rows = scan_file(file).collect()
+        users = range(rows["user"][0], rows["user"][-1] + 1)
+        if part_of is not None:
+            rows = rows.with_columns(part=part_of(_interactions(rows, users, len(pairs.item_ids))))
+            _rewrite(rows, file)
+        for (code,), some in rows.partition_by("part", as_dict=True).items():
+            counts = np.bincount(some["user"].to_numpy() - users.start, minlength=len(users))
+            user_degrees[code, users.start : users.stop] = counts
+            item_degrees[code] += np.bincount(some["item"].to_numpy(), minlength=len(pairs.item_ids))
+    return user_degrees, item_degrees
+
+
+def _write_parts(
+    pairs: _Rows, user_degrees: Degrees, item_degrees: Degrees, shards: int, out: Path
+) -> dict[str, Any]:
+    """Write the files of all shards; returns what `shards.json` says about them."""
+    record: dict[str, Any] = {"parts": {}, "cold": {}, "shards": [], "checksums": {}}
+    # as in `talos.data.splits.split`, there is no empty validation part
+    codes = {part: code for code, part in enumerate(PARTS) if part != "valid" or user_degrees[code].any()}
+    files: dict[str, list[Path]] = {part: [] for part in codes}
+    # a user belongs to the shard that the number of interactions of all users before falls into
+    degrees = user_degrees.sum(axis=0)
+    before = np.cumsum(degrees) - degrees
+    ends = np.searchsorted(before * shards, np.arange(1, shards + 1) * degrees.sum()).tolist()
+    for number, users in enumerate(starmap(range, pairwise([0, *ends]))):
+        folder, parts = out / f"shard-{number:04d}", {}
         folder.mkdir()
-        parts = {}
-        for part in self.parts:
-            pieces, target = sorted(self.scratch.glob(f"{shard:04d}-{part}-*")), folder / f"{part}.parquet"
-            if pieces:
-                scan_file(pieces).sink_parquet(target, row_group_size=_ROW_GROUP)
-            else:
-                self.empty.write_parquet(target)
-            parts[part] = {"interactions": self.counts[part][shard], "checksum": checksum_of(target)}
-        start = max(self.ends[:shard], default=0)
-        return {"folder": folder.name, "users": [start, max(start, self.ends[shard])], "parts": parts}
+        for part, code in codes.items():
+            inside = pl.col("user").is_between(users.start, users.stop - 1) & (pl.col("part") == code)
+            rows, file = scan_file(pairs.files).filter(inside), folder / f"{part}.parquet"
+            rows.drop("part", "source_row").sink_parquet(file, row_group_size=_ROW_GROUP)
+            files[part].append(file)
+            count = int(user_degrees[code, users.start : users.stop].sum())
+            parts[part] = {"interactions": count, "checksum": checksum_of(file)}
+        record["shards"].append({"folder": folder.name, "users": [users.start, users.stop], "parts": parts})
+    user_ids, item_ids = pairs.user_ids.ids, pairs.item_ids.ids
+    items = pl.DataFrame({"item_id": item_ids, "train_interactions": item_degrees[0]})
+    if pairs.titles is not None:
+        items = items.with_columns(title=pairs.titles)
+    for name, table in (("users.parquet", pl.DataFrame({"user_id": user_ids})), ("items.parquet", items)):
+        table.write_parquet(out / name, row_group_size=_ROW_GROUP)
+        record["checksums"][name] = checksum_of(out / name)
+    for part, code in codes.items():
+        of_users, of_items = user_degrees[code], item_degrees[code]
+        record["parts"][part] = {
+            "users": int((of_users > 0).sum()),
+            "items": int((of_items > 0).sum()),
+            "interactions": int(of_users.sum()),
+            "fingerprint": _fingerprint(of_users, files[part], (user_ids, item_ids)),
+        }
+        if part != "train":
+            cold_users, cold_items = of_users[user_degrees[0] == 0], of_items[item_degrees[0] == 0]
+            record["cold"][part] = {
+                "users": int((cold_users > 0).sum()),
+                "items": int((cold_items > 0).sum()),
+                "interactions_of_cold_users": int(cold_users.sum()),
+                "interactions_of_cold_items": int(cold_items.sum()),
+            }
+    return record
 
-    def _fingerprint(self, part: str) -> str:
-        """`Interactions.fingerprint` of a whole part; `add` has digested the row ends already."""
-        digest = self.prints[part]
-        for shard in range(self.shards):
-            scan = scan_file(self.out / f"shard-{shard:04d}" / f"{part}.parquet").select("item")
-            for block in scan.collect_batches(chunk_size=DEFAULT_ROWS, maintain_order=True):
-                digest.update(np.ascontiguousarray(block["item"].to_numpy()).data)
-        for name, column in (("users.parquet", "user_id"), ("items.parquet", "item_id")):
-            scan = scan_file(self.out / name).select(column)
-            blocks = scan.collect_batches(chunk_size=DEFAULT_ROWS, maintain_order=True)
-            add_ids(digest, scan.collect_schema()[column], (block[column] for block in blocks))
-        return digest.hexdigest()
+
+def _fingerprint(degrees: NDArray[np.int64], files: Sequence[Path], ids: Iterable[pl.Series]) -> str:
+    """`Interactions.fingerprint` of a whole part."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(np.append(0, np.cumsum(degrees)).data)
+    for block in (
+        scan_file(files).select("item").collect_batches(chunk_size=DEFAULT_ROWS, maintain_order=True)
+    ):
+        digest.update(np.ascontiguousarray(block["item"].to_numpy()).data)
+    for column in ids:
+        blocks = column.to_frame().iter_slices(DEFAULT_ROWS)
+        add_ids(digest, column.dtype, (block.to_series() for block in blocks))
+    return digest.hexdigest()
