@@ -69,7 +69,7 @@ docs: $(READY)
 bench: $(READY)
 	$(BIN)/talos bench
 
-# Tables and pages of docs/results from the JSON files there; nothing is trained.
+# Tables and pages of docs/results from the results stored there; nothing is trained.
 results: $(READY)
 	$(BIN)/talos reproduce --pages --out docs/results
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from talos.studies import tune as tuning  # noqa: F401
     from talos.studies.tune import tune as tune
 
-__version__ = "0.2.0"  # pyproject.toml reads it from here
+__version__ = "0.3.0.dev0"  # pyproject.toml reads it from here
 
 _MODULES = {
     "baselines": "baselines",
