@@ -137,7 +137,8 @@ def _load_delimited(text: File) -> pl.DataFrame:
 
 def _ids(column: pl.Series, where: str) -> pl.Series:
     place = f"{where}, column {column.name!r}"
-    ids, bad = clean_ids(column, place)
+    ids = clean_ids(column, place)
+    bad = ids.is_null()
     if bad.any():
         row = int(bad.arg_max() or 0)
         what = f"{column[row]!r} as the" if column[row] not in (None, "") else "no"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import polars as pl
 
@@ -53,11 +53,6 @@ class Block(NamedTuple):
     frame: pl.DataFrame
     rows: int
 
-    @property
-    def bad(self) -> int:
-        """Rows that were skipped."""
-        return self.rows - len(self.frame)
-
 
 @contextmanager
 def polars_errors(
@@ -73,7 +68,7 @@ def polars_errors(
         raise DataError(f"cannot be read ({reason})", where=where, expected=expected) from error
 
 
-@dataclass(frozen=True)
+@dataclass
 class Cleaner:
     """Cleans the columns of one source.
 
@@ -83,7 +78,7 @@ class Cleaner:
         wanted: the columns that were looked for.
         skip: drop bad rows instead of raising an error.
         place: how messages name a row by its number.
-        times: whether the first readable time of the source was a date or a number; its key is the role.
+        times: whether times written as text are dates or numbers, as the first readable one of the source is.
     """
 
     where: str
@@ -91,39 +86,35 @@ class Cleaner:
     wanted: Sequence[WantedColumn]
     skip: bool
     place: str = "line {}"
-    times: dict[str, str] = field(default_factory=dict)
+    times: Literal["dates", "numbers"] | None = None
+
+    def __post_init__(self) -> None:
+        self._found = [one for one in self.wanted if one.role in self.columns]
 
     def quick(self, frame: pl.DataFrame) -> Block:
         """The block of a frame whose columns are named by role, if no value is bad; text ids are not looked at."""
-        columns: list[pl.Series] = []
-        for wanted, found in self._found(frame):
-            if wanted.kind == "id" and found.dtype == pl.String:
-                column, bad = found, found.is_null()
-            else:
-                column, bad = self._cleaned(wanted, found)
-            if bad.any():
-                raise BadBlockError
-            columns.append(column)
-        return Block(pl.DataFrame(columns), len(frame))
+        clean = pl.DataFrame(
+            {
+                one.role: frame[one.role]
+                if one.kind == "id" and frame[one.role].dtype == pl.String
+                else self._cleaned(one, frame)
+                for one in self._found
+            }
+        )
+        if any(clean[one.role].null_count() for one in self._found if one.kind != "text"):
+            raise BadBlockError
+        return Block(clean, len(frame))
 
     def careful(self, frame: pl.DataFrame, numbers: Sequence[int] | pl.Series) -> Block:
         """The block without its bad rows; or an error about the first of them, named by its number."""
-        columns: list[pl.Series] = []
-        problems: list[tuple[WantedColumn, pl.Series, pl.Series]] = []
-        for wanted, found in self._found(frame):
-            column, bad = self._cleaned(wanted, found)
-            columns.append(column)
-            if bad.any():
-                problems.append((wanted, found, bad))
-        cleaned = pl.DataFrame(columns)
-        if not problems:
-            return Block(cleaned, len(frame))
-        any_bad = pl.select(pl.any_horizontal([bad for _, _, bad in problems])).to_series()
-        if self.skip:
-            return Block(cleaned.filter(~any_bad), len(frame))
+        clean = pl.DataFrame({one.role: self._cleaned(one, frame) for one in self._found})
+        bad = clean.select(pl.col(one.role).is_null() for one in self._found if one.kind != "text")
+        any_bad = bad.select(pl.any_horizontal(pl.all())).to_series()
+        if self.skip or not any_bad.any():
+            return Block(clean.filter(~any_bad), len(frame))
         row = int(any_bad.arg_max() or 0)
-        wanted, found, _ = next(problem for problem in problems if problem[2][row])
-        value, name = found[row], repr(self.columns[wanted.role])
+        wanted = next(one for one in self._found if one.kind != "text" and bad[one.role][row])
+        value, name = frame[wanted.role][row], repr(self.columns[wanted.role])
         missing = value is None or (isinstance(value, str) and not value.strip())
         bad_value = f"{value!r} is not a {'valid id' if wanted.kind == 'id' else wanted.role}"
         leave_out = () if wanted.required else (Option(wanted.role, "", "leaves the column out"),)
@@ -134,111 +125,92 @@ class Cleaner:
             option=(*leave_out, SKIP),
         )
 
-    def _found(self, frame: pl.DataFrame) -> Iterator[tuple[WantedColumn, pl.Series]]:
-        """Each wanted column of a frame, with plain types."""
-        for wanted in self.wanted:
-            if wanted.role in frame.columns:
-                found = frame[wanted.role]
-                if found.dtype in (pl.Categorical, pl.Enum):
-                    found = found.cast(pl.String)
-                yield wanted, found.cast(pl.Int64) if found.dtype == pl.Null else found
-
-    def _cleaned(self, wanted: WantedColumn, found: pl.Series) -> tuple[pl.Series, pl.Series]:
-        """A clean column, and a flag for each row whose value is bad; a `DataError` if no value can be good."""
-        place = f"{self.where}, column {self.columns[wanted.role]!r}"
+    def _cleaned(self, wanted: WantedColumn, frame: pl.DataFrame) -> pl.Series:
+        """A clean column, in which bad values are missing; a `DataError` if no value can be good."""
+        found, place = frame[wanted.role], f"{self.where}, column {self.columns[wanted.role]!r}"
+        if found.dtype in (pl.Categorical, pl.Enum):
+            found = found.cast(pl.String)
+        elif found.dtype == pl.Null:
+            found = found.cast(pl.Int64)
         if wanted.kind == "id":
             return clean_ids(found, place)
         if wanted.kind == "time":
-            return _clean_times(found, place, self.times, wanted.role)
+            return self._clean_times(found, place)
         if wanted.kind == "number":
             return _clean_numbers(found, place)
         text = found.cast(pl.String, strict=False).str.strip_chars()
-        return text.set(text == "", None), pl.repeat(False, len(found), eager=True)
+        return text.set(text == "", None)
+
+    def _clean_times(self, found: pl.Series, place: str) -> pl.Series:
+        if found.dtype == pl.String:
+            return self._times_of_text(found.str.strip_chars())
+        if found.dtype in (pl.Date, pl.Datetime):
+            found = found.dt.epoch("s")
+        if not found.dtype.is_numeric():
+            raise _wrong_type(found, place, "timestamps: numbers or dates")
+        return found.cast(pl.Int64, strict=False) if found.dtype.is_integer() else _whole_if_possible(found)
+
+    def _times_of_text(self, text: pl.Series) -> pl.Series:
+        """All numbers or all dates, as the first readable time of the source is."""
+        if self.times == "dates":
+            return parsed_dates(text)
+        numbers = text.cast(pl.Int64, strict=False)
+        if numbers.null_count():
+            fractions = _whole_if_possible(text)
+            numbers = fractions if fractions.null_count() < numbers.null_count() else numbers
+        if self.times is None:
+            first = numbers.is_not_null().index_of(True)
+            dates = parsed_dates(text[:first])
+            if dates.is_not_null().any():
+                self.times = "dates"
+                return dates if first is None else parsed_dates(text)
+            self.times = None if first is None else "numbers"
+        return numbers
 
 
 def unusual_ids(ids: pl.Series) -> bool:
     """Whether there is an id among these strings that is bad or is written with blanks around it."""
-    found, bad = clean_ids(ids, "ids")
-    return bool(bad.any()) or bool((found != ids).any())
+    return bool(clean_ids(ids, "ids").ne_missing(ids).any())
 
 
-def clean_ids(found: pl.Series, place: str) -> tuple[pl.Series, pl.Series]:
-    """Ids without blanks around them, and which of them are missing or hold a control character."""
+def clean_ids(found: pl.Series, place: str) -> pl.Series:
+    """Ids without blanks around them; one with a control character, or that stands for none, is missing."""
     if found.dtype == pl.String:
         found = found.str.strip_chars()
-        return found, found.str.contains(_BAD_ID).fill_null(True)
+        return found.set(found.str.contains(_BAD_ID), None)
     if found.dtype.is_float():
         # pandas turns an integer column with missing values into floats
-        numbers = found.cast(pl.Float64)
-        bad = ~numbers.is_finite().fill_null(False)
-        fractions = numbers.filter(~bad & ~_is_whole(numbers))
+        found = _finite(found)
+        fractions = found.filter(~_is_whole(found))
         if len(fractions):
             raise DataError(f"{fractions[0]!r} as an id", where=place, expected="strings or whole numbers")
-        found = numbers.set(bad, None)
     elif not found.dtype.is_integer():
         raise _wrong_type(found, place, "ids: all strings or all integers")
-    codes = found.cast(pl.Int64, strict=False)
-    return codes, codes.is_null()
+    return found.cast(pl.Int64, strict=False)
 
 
-def _clean_times(
-    found: pl.Series, place: str, known: dict[str, str], role: str
-) -> tuple[pl.Series, pl.Series]:
-    kind = found.dtype
-    if kind == pl.String:
-        return _parse_times(found.str.strip_chars(), known, role)
-    if kind.is_float() or kind.is_decimal():
-        return _whole_if_possible(found.cast(pl.Float64))
-    if kind in (pl.Date, pl.Datetime):
-        found = found.dt.epoch("s")
-    elif not kind.is_integer():
-        raise _wrong_type(found, place, "timestamps: numbers or dates")
-    whole = found.cast(pl.Int64, strict=False)
-    return whole, whole.is_null()
+def _clean_numbers(found: pl.Series, place: str) -> pl.Series:
+    if found.dtype == pl.String:
+        found = found.str.strip_chars()
+    elif not (found.dtype.is_numeric() or found.dtype == pl.Boolean):
+        raise _wrong_type(found, place, "numbers")
+    # Narrow before the check: a number too large for 32 bits is not finite.
+    return _finite(found.cast(pl.Float64, strict=False).cast(pl.Float32, strict=False))
 
 
-def _parse_times(text: pl.Series, known: dict[str, str], role: str) -> tuple[pl.Series, pl.Series]:
-    """Times from strings: all numbers or all dates, whichever the first readable value of the source is."""
-    whole = text.cast(pl.Int64, strict=False)
-    if whole.null_count() == 0 and len(whole) and known.setdefault(role, "numbers") == "numbers":
-        return whole, whole.is_null()
-    numbers = text.cast(pl.Float64, strict=False)
-    numbers = numbers.set(~numbers.is_finite().fill_null(False), None)
-    seconds = parsed_dates(text).rename(text.name)
-    first_date, first_number = _first_value(seconds), _first_value(numbers)
-    if role not in known and first_date != first_number:
-        known[role] = "dates" if first_date < first_number else "numbers"
-    if known.get(role) == "dates":
-        return seconds, seconds.is_null()
-    if whole.null_count() == numbers.null_count():
-        return whole, whole.is_null()
-    return _whole_if_possible(numbers)
-
-
-def _first_value(column: pl.Series) -> int:
-    """The position of the first value that is not missing; the length if there is none."""
-    return int(column.is_not_null().arg_max() or 0) if column.null_count() < len(column) else len(column)
-
-
-def _whole_if_possible(numbers: pl.Series) -> tuple[pl.Series, pl.Series]:
-    bad = ~numbers.is_finite().fill_null(False)
-    if (_is_whole(numbers) | bad).all():
-        numbers = numbers.set(bad, None).cast(pl.Int64, strict=False)
-    return numbers, bad
+def _finite(numbers: pl.Series) -> pl.Series:
+    """Numbers that are finite; others are missing."""
+    return numbers.set(~numbers.is_finite(), None)
 
 
 def _is_whole(numbers: pl.Series) -> pl.Series:
     return (numbers == numbers.floor()) & (numbers.abs() < 2.0**53)
 
 
-def _clean_numbers(found: pl.Series, place: str) -> tuple[pl.Series, pl.Series]:
-    if found.dtype == pl.String:
-        found = found.str.strip_chars()
-    elif not (found.dtype.is_numeric() or found.dtype == pl.Boolean):
-        raise _wrong_type(found, place, "numbers")
-    # Narrow before the check: a number too large for 32 bits is not finite.
-    numbers = found.cast(pl.Float64, strict=False).cast(pl.Float32, strict=False)
-    return numbers, ~numbers.is_finite().fill_null(False)
+def _whole_if_possible(found: pl.Series) -> pl.Series:
+    """The finite ones of numbers, as integers if all of them are whole."""
+    numbers = _finite(found.cast(pl.Float64, strict=False))
+    return numbers.cast(pl.Int64) if _is_whole(numbers).all() else numbers
 
 
 def _wrong_type(found: pl.Series, place: str, expected: str) -> DataError:

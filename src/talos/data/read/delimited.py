@@ -76,7 +76,7 @@ class Delimited(Reader):
                 place = self.found[one.role]
                 stamps = [row[place].strip() for row in rows if place < len(row)]
                 if stamps and all(map(is_integer_text, stamps)):
-                    self.types[one.role], self.cleaner.times[one.role] = pl.Int64(), "numbers"
+                    self.types[one.role], self.cleaner.times = pl.Int64(), "numbers"
 
     def _placed(self, row: Sequence[str]) -> list[WantedColumn]:
         """The wanted columns of a file without header, by position.
