@@ -18,7 +18,7 @@ from talos.errors import ArgumentError, DataError, MissingExtraError
 BAD_FILES = [
     ("empty.csv", "", r"empty\.csv: is empty"),
     ("blank.csv", " \n\n", r"is empty"),
-    ("header.csv", "user,item\n", r"header and no rows"),
+    ("header.csv", "user,item\n", r"has no rows; expected one interaction per row"),
     ("nobody.csv", "usr,item,shop\na,b,c\n", r"no user column among 'usr', 'item'.*did you mean 'usr'"),
     ("unknown.csv", "ann,tea\nbob,jam\n", r"no user column among 'ann', 'tea'"),
     ("one.csv", "user\n1\n", r"one field in the first line"),

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import ClassVar
 
+import polars as pl
+
 from talos.data.options import SourceOptions
-from talos.data.read.clean import Block, Cleaner
+from talos.data.read.clean import POLARS_ERRORS, SKIP, BadBlockError, BadRow, Block, Cleaner
 from talos.data.read.columns import WantedColumn, guesses
 from talos.data.read.text import File
 
-__all__ = ["Reader"]
+__all__ = ["Reader", "TextReader"]
 
 
 class Reader(ABC):
@@ -74,3 +77,43 @@ class Reader(ABC):
         self.cleaner = Cleaner(self.file.name, columns, self.wanted, skip, place)
         self.guesses = guesses(self.wanted, names, found)
         self.unused = tuple(name for position, name in enumerate(names) if position not in found.values())
+
+
+class TextReader(Reader):
+    """Text: the quick pass gives pieces of the file to polars, the careful pass reads row by row and knows the line."""
+
+    types: Mapping[str, type] = {}
+    """The type of a role's values, where it is not `str`."""
+
+    @abstractmethod
+    def pieces(self) -> Iterator[pl.DataFrame]:
+        """All rows, columns by role; a `BadBlockError` or an error of polars where polars may not read them rightly."""
+
+    @abstractmethod
+    def numbered_rows(self) -> Iterator[tuple[int, Sequence[object] | BadRow]]:
+        """The number of each row and its values in the order of `cleaner.columns`."""
+
+    def quick(self, rows: int) -> Iterator[Block]:
+        """All rows as polars reads them."""
+        try:
+            for piece in self.pieces():
+                for frame in self.cleaner.quick(piece).frame.iter_slices(rows):
+                    yield Block(frame, len(frame))
+        except POLARS_ERRORS:
+            raise BadBlockError from None
+
+    def careful(self, rows: int) -> Iterator[Block]:
+        """All rows, each looked at."""
+        schema = {role: self.types.get(role, str) for role in self.cleaner.columns}
+        walk = self.numbered_rows()
+        while some := list(islice(walk, rows)):
+            bad = [(number, row) for number, row in some if isinstance(row, BadRow)]
+            good = [(number, row) for number, row in some if not isinstance(row, BadRow)]
+            if bad and not self.cleaner.skip:
+                good = [(number, row) for number, row in good if number < bad[0][0]]
+            frame = pl.DataFrame([row for _, row in good], schema, orient="row")
+            block = self.cleaner.careful(frame, [number for number, _ in good])
+            if bad and not self.cleaner.skip:
+                number, fault = bad[0]
+                raise fault.error(f"{self.file.name}, {self.cleaner.place.format(number)}", SKIP)
+            yield Block(block.frame, len(some))

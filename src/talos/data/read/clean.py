@@ -17,8 +17,10 @@ from talos.errors import DataError, Option, first_line
 
 __all__ = [
     "EXPECTED_ID",
+    "POLARS_ERRORS",
     "SKIP",
     "BadBlockError",
+    "BadRow",
     "Block",
     "Cleaner",
     "clean_ids",
@@ -38,10 +40,23 @@ _EXPECTED = {
     "number": "a finite number",
 }
 SKIP = Option("on_bad_row", "skip", "skips such rows")
+POLARS_ERRORS: tuple[type[BaseException], ...] = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 
 class BadBlockError(Exception):
     """A block of rows needs the careful pass, which looks at every row and knows its line."""
+
+
+class BadRow(NamedTuple):
+    """What is wrong with a row that has no values to clean, what was expected, and commands that help."""
+
+    what: str
+    expected: str
+    commands: tuple[tuple[str, str], ...] = ()
+
+    def error(self, where: str, *options: Option) -> DataError:
+        """The error about this row."""
+        return DataError(self.what, where=where, expected=self.expected, option=options, commands=self.commands)
 
 
 class Block(NamedTuple):
@@ -63,7 +78,7 @@ def polars_errors(
         yield
     except DataError:
         raise
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, *also) as error:  # type: ignore[misc]  # a tuple
+    except (*POLARS_ERRORS, *also) as error:
         reason = first_line(error)[:160]
         raise DataError(f"cannot be read ({reason})", where=where, expected=expected) from error
 
