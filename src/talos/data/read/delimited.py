@@ -8,13 +8,15 @@ import re
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 
 import numpy as np
 import polars as pl
 
+from talos.data.id_column import are_integers
 from talos.data.read.base import TextReader
-from talos.data.read.clean import BadBlockError, BadRow, is_integer_text
+from talos.data.read.clean import POLARS_ERRORS, BadBlockError, BadRow, is_integer_text
 from talos.data.read.columns import WantedColumn, find_columns
 from talos.data.read.text import File, Layout, guess_layout, half_characters, not_utf8, rows_of
 from talos.errors import DataError, Option
@@ -53,6 +55,13 @@ class Delimited(TextReader):
         self.found = find_columns(wanted, layout.names, where, values)
         self.take_columns(layout.names, self.found, layout.format)
         self.rows = self.file.about_how_many("\n")
+        # For polars, which parses numbers faster than text; ids are always read as text.
+        self.numbers: dict[str, type[pl.DataType]] = {}
+        for one in self.wanted:
+            if one.role in self.found and one.kind == "number":
+                self.numbers[str(self.found[one.role])] = pl.Float64
+            elif one.role in self.found and one.kind == "time" and are_integers(values(self.found[one.role])):
+                self.numbers[str(self.found[one.role])], self.cleaner.times = pl.Int64, "numbers"
 
     def _by_position(self) -> list[WantedColumn]:
         """The wanted columns of a file without header, those that are not given in the usual order.
@@ -80,6 +89,7 @@ class Delimited(TextReader):
         """Pieces of the file; all columns are parsed, so that too many fields are noticed."""
         layout = self.layout
         separator = "\t" if layout.separator == "::" else layout.separator  # polars takes one byte only
+        schema = {str(n): pl.String for n in range(len(layout.names))}
         columns = [pl.col(str(place)).alias(role) for role, place in self.found.items()]
         for chunk in self.file.chunks(layout.skip_lines, quoted=layout.quoted):
             # A lone carriage return ends a line for Python's `csv`, and not for polars.
@@ -87,14 +97,18 @@ class Delimited(TextReader):
                 raise BadBlockError
             if layout.quoted and odd_quotes(chunk, separator):
                 raise BadBlockError
-            frame = pl.read_csv(
+            parsed = partial(
+                pl.read_csv,
                 chunk.replace(b"::", b"\t") if layout.separator == "::" else chunk,
                 has_header=False,
                 separator=separator,
                 quote_char='"' if layout.quoted else None,
-                schema={str(n): pl.String for n in range(len(layout.names))},
                 glob=False,
             )
+            try:
+                frame = parsed(schema=schema | self.numbers)
+            except POLARS_ERRORS:  # perhaps only of another form of number, or a date: the cleaner knows more forms
+                frame = parsed(schema=schema)
             yield frame.select(columns)
 
     def numbered_rows(self) -> Iterator[tuple[int, list[str] | BadRow]]:
@@ -227,7 +241,7 @@ class LightGCN(TextReader):
         The thresholds leave room for a few bad rows in a table, and for a few bad ids in a file of LightGCN's.
         """
         rows = [line.strip().split(" ") for line in file.first_lines(2000)]
-        if not all(map(is_integer_text, rows[0])):
+        if "\t" in file.head or not all(map(is_integer_text, rows[0])):
             return False
         tokens = [token for row in rows for token in row if token]
         rows_of_usual_width = Counter(map(len, rows)).most_common(1)[0][1]

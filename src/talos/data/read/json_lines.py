@@ -65,21 +65,31 @@ class JSONLines(TextReader):
         found = find_columns(self.wanted, keys, self.file.name, values)
         self.take_columns(keys, found, "jsonl", "object {}" if self.is_array else "line {}")
         self.rows = self.file.about_how_many("\n")
-        self.types = {}
-        for role in ("user", "item"):
-            ids = (record.get(keys[found[role]]) for record in records)
-            self.types[role] = next((type(one) for one in ids if type(one) in (str, int)), str)
+        # The types of the first values: ids must keep theirs, and polars parses numbers faster than text.
+        first = {
+            role: next((type(one[key]) for one in records if type(one.get(key)) in (str, int, float)), str)
+            for role, key in self.cleaner.columns.items()
+        }
+        self.types = {role: int if first[role] is int else str for role in ("user", "item")}
+        self.schema = {
+            self.cleaner.columns[one.role]: pl.String
+            if first[one.role] is str or one.kind == "text"
+            else pl.Int64
+            if first[one.role] is int and one.kind != "number"
+            else pl.Float64
+            for one in self.wanted
+            if one.role in first
+        }
 
     def pieces(self) -> Iterator[pl.DataFrame]:
-        """Pieces of the file; values other than ids are read as strings."""
+        """Pieces of the file."""
         if self.is_array:
             raise BadBlockError
         columns = self.cleaner.columns
-        schema = {key: pl.Int64 if self.types.get(role) is int else pl.String for role, key in columns.items()}
         for chunk in self.file.chunks():
             if _HALF_CHARACTER.search(chunk):  # polars would make every half the same sign
                 raise BadBlockError
-            frame = pl.read_ndjson(chunk, schema=schema)
+            frame = pl.read_ndjson(chunk, schema=self.schema)
             # polars turns numbers and objects into strings where the schema wants strings: count the quotes
             for key in (columns[role] for role, kind in self.types.items() if kind is str):
                 opened = (f'{json.dumps(key)}:{gap}"'.encode() for gap in ("", " "))
