@@ -10,10 +10,10 @@ import polars as pl
 
 from talos.data.parquet import scan_file
 from talos.data.read.clean import EXPECTED_ID, BadRow, clean_ids, is_integer_text, polars_errors
-from talos.data.read.columns import WantedColumn, find_columns
+from talos.data.read.columns import find_columns
 from talos.data.read.delimited import csv_rows
 from talos.data.read.frames import WHOLE_PARQUET, Parquet
-from talos.data.read.text import File, guess_layout, half_characters, not_utf8
+from talos.data.read.text import File, guess_layout
 from talos.data.source import existing_path
 from talos.errors import DataError, nearest
 
@@ -59,14 +59,7 @@ def read_items(
             raise DataError("is a folder", where=where, expected="a csv, parquet or JSON-lines file")
         table = _load(path, where)
     table = table.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
-    roles = find_columns(
-        [
-            WantedColumn(role="item", kind="id", given=item or None, required=True),
-            WantedColumn(role="title", kind="text"),
-        ],
-        table.columns,
-        where,
-    )
+    roles = find_columns({"item": item, "title": None}, table.columns, where)
     names = {table.columns[place]: role for role, place in roles.items()}
     kept = [name for name in table.columns if name not in names]
     for name in columns or ():
@@ -113,10 +106,9 @@ def _load_delimited(text: File) -> pl.DataFrame:
         twice = next(name for name in names if names.count(name) > 1)
         raise DataError(f"two columns {twice!r}", where=where, expected="different names")
     rows: list[list[str]] = []
-    for line, row in csv_rows(text, layout, len(names)):
-        fault = row if isinstance(row, BadRow) else not_utf8(text) if half_characters("".join(row)) else None
-        if fault is not None:
-            raise fault.error(f"{where}, line {line}")
+    for line, row in csv_rows(text, layout, range(len(names)), fewest=len(names)):
+        if isinstance(row, BadRow):
+            raise row.error(f"{where}, line {line}")
         rows.append(row)
     if not rows:
         raise DataError("has a header and no rows", where=where, expected="one item per line")

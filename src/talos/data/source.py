@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -21,7 +21,6 @@ from talos.data.interactions import Provenance
 from talos.data.options import SourceOptions
 from talos.data.read.base import Reader
 from talos.data.read.clean import BadBlockError, Block, polars_errors
-from talos.data.read.columns import WantedColumn, wanted_columns
 from talos.data.read.delimited import Delimited, LightGCN
 from talos.data.read.frames import DatabaseRows, Frame, Parquet
 from talos.data.read.json_lines import JSONLines
@@ -142,7 +141,7 @@ class Pass:
     Attributes:
         source: what is read.
         options: how.
-        wanted: the columns to look for.
+        wanted: role → name of the columns to look for.
         rows: the largest block.
         careful_from: the number of the first file whose rows are looked at one by one.
         progress: called with the number of rows read and about how many there are.
@@ -150,7 +149,7 @@ class Pass:
 
     source: Source
     options: SourceOptions
-    wanted: Sequence[WantedColumn]
+    wanted: Mapping[str, str | None]
     rows: int = ROWS_AT_ONCE
     careful_from: int = sys.maxsize
     progress: Progress | None = None
@@ -236,7 +235,7 @@ def read_through(
     options: SourceOptions,
     into: Callable[[Pass], T],
     *,
-    wanted: Sequence[WantedColumn] | None = None,
+    wanted: Mapping[str, str | None] | None = None,
     rows: int = ROWS_AT_ONCE,
     progress: Progress | None = None,
 ) -> T:
@@ -247,7 +246,7 @@ def read_through(
     """
     careful_from = sys.maxsize
     while True:
-        columns = wanted_columns(options.columns) if wanted is None else wanted
+        columns = asdict(options.columns) if wanted is None else wanted
         one = Pass(source, options, columns, rows, careful_from, progress)
         try:
             return into(one)

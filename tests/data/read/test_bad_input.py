@@ -87,7 +87,11 @@ BAD_FILES = [
     ("tab.csv", "user,item\na\tb,x\n", r"line 2: 'a\\tb' is not a valid id"),
     ("lightgcn.txt", "0 1 2 3 4 5\n1 2 nan\n", r"line 2: 'nan' is not a valid id in column 'item'"),
     ("table.txt", "1 2 3 978300760\n" * 9 + "1 2 3 4 5\n", r"line 10: 5 fields; expected 4"),
-    ("wide.txt", "1\t2\t3\t4\t5\t6\n", r"no header and no usual place for the user column"),
+    (
+        "wide.txt",
+        "1\t2\t3\t4\t5\t6\n",
+        r"\(no header: columns are called by position\): no user column among '1', '2'",
+    ),
 ]
 
 

@@ -11,8 +11,7 @@ from typing import Literal, NamedTuple
 import polars as pl
 
 from talos.data.id_column import INTEGER
-from talos.data.read.columns import WantedColumn
-from talos.data.read.dates import parsed_dates
+from talos.data.read.columns import KINDS, parsed_dates
 from talos.errors import DataError, Option, first_line
 
 __all__ = [
@@ -56,7 +55,9 @@ class BadRow(NamedTuple):
 
     def error(self, where: str, *options: Option) -> DataError:
         """The error about this row."""
-        return DataError(self.what, where=where, expected=self.expected, option=options, commands=self.commands)
+        return DataError(
+            self.what, where=where, expected=self.expected, option=options, commands=self.commands
+        )
 
 
 class Block(NamedTuple):
@@ -90,7 +91,6 @@ class Cleaner:
     Attributes:
         where: the source, for messages.
         columns: role → name of the column in the source, for messages.
-        wanted: the columns that were looked for.
         skip: drop bad rows instead of raising an error.
         place: how messages name a row by its number.
         times: whether times written as text are dates or numbers, as the first readable one of the source is.
@@ -98,67 +98,61 @@ class Cleaner:
 
     where: str
     columns: Mapping[str, str]
-    wanted: Sequence[WantedColumn]
     skip: bool
     place: str = "line {}"
     times: Literal["dates", "numbers"] | None = None
 
-    def __post_init__(self) -> None:
-        self._found = [one for one in self.wanted if one.role in self.columns]
-
     def quick(self, frame: pl.DataFrame) -> Block:
         """The block of a frame whose columns are named by role, if no value is bad; text ids are not looked at."""
-        clean = pl.DataFrame(
-            {
-                one.role: frame[one.role]
-                if one.kind == "id" and frame[one.role].dtype == pl.String
-                else self._cleaned(one, frame)
-                for one in self._found
-            }
-        )
-        if any(clean[one.role].null_count() for one in self._found if one.kind != "text"):
-            raise BadBlockError
-        return Block(clean, len(frame))
+        clean = {}
+        for role in self.columns:
+            is_text_id = KINDS[role] == "id" and frame[role].dtype == pl.String
+            clean[role] = frame[role] if is_text_id else self._cleaned(role, frame[role])
+            if clean[role].null_count() and KINDS[role] != "text":
+                raise BadBlockError
+        return Block(pl.DataFrame(clean), len(frame))
 
     def careful(self, frame: pl.DataFrame, numbers: Sequence[int] | pl.Series) -> Block:
         """The block without its bad rows; or an error about the first of them, named by its number."""
-        clean = pl.DataFrame({one.role: self._cleaned(one, frame) for one in self._found})
-        bad = clean.select(pl.col(one.role).is_null() for one in self._found if one.kind != "text")
+        clean = pl.DataFrame({role: self._cleaned(role, frame[role]) for role in self.columns})
+        bad = clean.select(pl.col(role).is_null() for role in self.columns if KINDS[role] != "text")
         any_bad = bad.select(pl.any_horizontal(pl.all())).to_series()
         if self.skip or not any_bad.any():
             return Block(clean.filter(~any_bad), len(frame))
         row = int(any_bad.arg_max() or 0)
-        wanted = next(one for one in self._found if one.kind != "text" and bad[one.role][row])
-        value, name = frame[wanted.role][row], repr(self.columns[wanted.role])
+        role = next(role for role in bad.columns if bad[role][row])
+        value, kind = frame[role][row], KINDS[role]
         missing = value is None or (isinstance(value, str) and not value.strip())
-        bad_value = f"{value!r} is not a {'valid id' if wanted.kind == 'id' else wanted.role}"
-        leave_out = () if wanted.required else (Option(wanted.role, "", "leaves the column out"),)
+        what = f"no {role}" if missing else f"{value!r} is not a {'valid id' if kind == 'id' else role}"
+        leave_out = () if kind == "id" else (Option(role, "", "leaves the column out"),)
         raise DataError(
-            f"{f'no {wanted.role}' if missing else bad_value} in column {name}",
+            f"{what} in column {self.columns[role]!r}",
             where=f"{self.where}, {self.place.format(numbers[row])}",
-            expected=_EXPECTED[wanted.kind],
+            expected=_EXPECTED[kind],
             option=(*leave_out, SKIP),
         )
 
-    def _cleaned(self, wanted: WantedColumn, frame: pl.DataFrame) -> pl.Series:
+    def _cleaned(self, role: str, found: pl.Series) -> pl.Series:
         """A clean column, in which bad values are missing; a `DataError` if no value can be good."""
-        found, place = frame[wanted.role], f"{self.where}, column {self.columns[wanted.role]!r}"
+        place, kind = f"{self.where}, column {self.columns[role]!r}", KINDS[role]
         if found.dtype in (pl.Categorical, pl.Enum):
             found = found.cast(pl.String)
         elif found.dtype == pl.Null:
             found = found.cast(pl.Int64)
-        if wanted.kind == "id":
+        if kind == "id":
             return clean_ids(found, place)
-        if wanted.kind == "time":
+        if found.dtype == pl.String:
+            found = found.str.strip_chars()
+        if kind == "time":
             return self._clean_times(found, place)
-        if wanted.kind == "number":
+        if kind == "number":
             return _clean_numbers(found, place)
-        text = found.cast(pl.String, strict=False).str.strip_chars()
+        text = found.cast(pl.String, strict=False)
         return text.set(text == "", None)
 
     def _clean_times(self, found: pl.Series, place: str) -> pl.Series:
         if found.dtype == pl.String:
-            return self._times_of_text(found.str.strip_chars())
+            return self._times_of_text(found)
         if found.dtype in (pl.Date, pl.Datetime):
             found = found.dt.epoch("s")
         if not found.dtype.is_numeric():
@@ -205,9 +199,7 @@ def clean_ids(found: pl.Series, place: str) -> pl.Series:
 
 
 def _clean_numbers(found: pl.Series, place: str) -> pl.Series:
-    if found.dtype == pl.String:
-        found = found.str.strip_chars()
-    elif not (found.dtype.is_numeric() or found.dtype == pl.Boolean):
+    if not (found.dtype.is_numeric() or found.dtype in (pl.Boolean, pl.String)):
         raise _wrong_type(found, place, "numbers")
     # Narrow before the check: a number too large for 32 bits is not finite.
     return _finite(found.cast(pl.Float64, strict=False).cast(pl.Float32, strict=False))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from talos.data.options import SourceOptions
 from talos.data.parquet import scan_file
 from talos.data.read.base import Reader
 from talos.data.read.clean import Block, polars_errors
-from talos.data.read.columns import WantedColumn, find_columns
+from talos.data.read.columns import find_columns
 from talos.data.read.database import Database
 from talos.data.read.text import File
 from talos.errors import ArgumentError, DataError, Option
@@ -103,7 +103,7 @@ class Frame(_Typed):
 
     formats = ()
 
-    def __init__(self, frame: Any, options: SourceOptions, wanted: Sequence[WantedColumn]) -> None:
+    def __init__(self, frame: Any, options: SourceOptions, wanted: Mapping[str, str | None]) -> None:
         self.data = frame
         super().__init__(_named(name_of(frame), options), options, wanted)
 
@@ -131,7 +131,7 @@ class DatabaseRows(_Typed):
 
     formats = ()
 
-    def __init__(self, url: str, options: SourceOptions, wanted: Sequence[WantedColumn]) -> None:
+    def __init__(self, url: str, options: SourceOptions, wanted: Mapping[str, str | None]) -> None:
         self.database = Database(url, query=options.query, table=options.table)
         super().__init__(_named(self.database.where, options), options, wanted)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -16,6 +16,9 @@ from talos.data.read.clean import BadBlockError, BadRow
 from talos.data.read.columns import find_columns
 from talos.data.read.text import File, half_characters
 from talos.errors import DataError
+
+if TYPE_CHECKING:
+    from polars._typing import PolarsDataType
 
 __all__ = ["JSONLines"]
 
@@ -64,38 +67,28 @@ class JSONLines(TextReader):
 
         found = find_columns(self.wanted, keys, self.file.name, values)
         self.take_columns(keys, found, "jsonl", "object {}" if self.is_array else "line {}")
+        self.find_numbers(found, values)
         self.rows = self.file.about_how_many("\n")
-        # The types of the first values: ids must keep theirs, and polars parses numbers faster than text.
-        first = {
-            role: next((type(one[key]) for one in records if type(one.get(key)) in (str, int, float)), str)
-            for role, key in self.cleaner.columns.items()
-        }
-        self.types = {role: int if first[role] is int else str for role in ("user", "item")}
-        self.schema = {
-            self.cleaner.columns[one.role]: pl.String
-            if first[one.role] is str or one.kind == "text"
-            else pl.Int64
-            if first[one.role] is int and one.kind != "number"
-            else pl.Float64
-            for one in self.wanted
-            if one.role in first
-        }
+        self.ids: dict[str, type] = {}
+        for role in ("user", "item"):
+            ids = (record.get(keys[found[role]]) for record in records)
+            self.ids[role] = next((type(one) for one in ids if type(one) in (str, int)), str)
+        self.types = {role: pl.Int64 for role, kind in self.ids.items() if kind is int}
 
-    def pieces(self) -> Iterator[pl.DataFrame]:
-        """Pieces of the file."""
-        if self.is_array:
+    def parsed(self, chunk: bytes, types: Mapping[str, PolarsDataType]) -> pl.DataFrame:
+        """The wanted columns of some lines."""
+        if self.is_array or _HALF_CHARACTER.search(chunk):  # polars would make every half the same sign
             raise BadBlockError
         columns = self.cleaner.columns
-        for chunk in self.file.chunks():
-            if _HALF_CHARACTER.search(chunk):  # polars would make every half the same sign
+        frame = pl.read_ndjson(
+            chunk, schema={key: types.get(role, pl.String) for role, key in columns.items()}
+        )
+        # polars turns numbers and objects into strings where the schema wants strings: count the quotes
+        for key in (columns[role] for role, kind in self.ids.items() if kind is str):
+            opened = (f'{json.dumps(key)}:{gap}"'.encode() for gap in ("", " "))
+            if sum(map(chunk.count, opened)) != len(frame):
                 raise BadBlockError
-            frame = pl.read_ndjson(chunk, schema=self.schema)
-            # polars turns numbers and objects into strings where the schema wants strings: count the quotes
-            for key in (columns[role] for role, kind in self.types.items() if kind is str):
-                opened = (f'{json.dumps(key)}:{gap}"'.encode() for gap in ("", " "))
-                if sum(map(chunk.count, opened)) != len(frame):
-                    raise BadBlockError
-            yield frame.select(pl.col(key).alias(role) for role, key in columns.items())
+        return frame.select(pl.col(key).alias(role) for role, key in columns.items())
 
     def numbered_rows(self) -> Iterator[tuple[int, list[Any] | BadRow]]:
         """Objects as Python's parser reads them, which knows the line of each."""
@@ -111,7 +104,7 @@ class JSONLines(TextReader):
         """The value of each role: ids as they are, others as text, as a number may be written as a string."""
         row: list[Any] = []
         for role, key in self.cleaner.columns.items():
-            value, kind = record.get(key), self.types.get(role)
+            value, kind = record.get(key), self.ids.get(role)
             if kind is not None and value is not None:
                 if type(value) is not kind or (kind is int and value not in _INT64):
                     what = f"{reprlib.repr(value)} is a {_TYPE_NAMES[type(value)]} in {key!r}"

@@ -9,7 +9,7 @@ import re
 import reprlib
 import shlex
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,6 +37,7 @@ _SEPARATOR_OF = {"amazon": ",", "inter": "\t", "tsv": "\t"}  # formats
 _USUAL_SEPARATOR = {".csv": ",", ".tsv": "\t", ".tab": "\t"}  # suffixes
 # A number or one of Amazon's ids: no name of a column.
 _VALUE = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|(?=.*\d)[A-Z\d]{10,}")
+_is_date = re.compile(r"\s*\d{4}[-/]\S{3}").match
 half_characters = re.compile("[\ud800-\udfff]").search
 """Finds what is no character by itself: bytes that are not UTF-8, once decoded, or half of an escaped pair."""
 
@@ -169,21 +170,25 @@ class _Unpacked(io.RawIOBase):
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The layout of a delimited text file."""
+    """The layout of a delimited text file.
+
+    Attributes:
+        format: what `Provenance` calls it.
+        separator: between the fields.
+        names: of the columns; their positions if there is no header.
+        labels: the names by which columns can be found: of a file without header those of the usual order.
+        skip_lines: the header and the blank lines before it.
+        headerless: whether the first line has values.
+        quoted: whether quotes mean anything.
+    """
 
     format: str
     separator: str
-    first: tuple[str, ...]  # the fields of the first line
-    skip_lines: int  # the header and the blank lines before it
+    names: tuple[str, ...]
+    labels: tuple[str, ...]
+    skip_lines: int
     headerless: bool
-    quoted: bool = True
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """The names of the columns; without header their positions."""
-        if self.headerless:
-            return tuple(str(n + 1) for n in range(len(self.first)))
-        return tuple(untyped(name.strip()) for name in self.first)
+    quoted: bool
 
 
 def guess_layout(file: File, format: str | None = None, given: frozenset[str] = frozenset()) -> Layout:  # noqa: A002
@@ -213,10 +218,12 @@ def guess_layout(file: File, format: str | None = None, given: frozenset[str] = 
         elif headerless and separator == "," and len(first) == 4 and not first[0].isdigit():
             name = "amazon"
     blank = next(n for n, line in enumerate(file.head.split("\n")) if line.strip())
+    names = tuple(str(n + 1) if headerless else untyped(field.strip()) for n, field in enumerate(first))
     return Layout(
         format=name,
         separator=separator,
-        first=tuple(first),
+        names=names,
+        labels=_usual_order(first) if headerless else names,
         skip_lines=0 if headerless else blank + 1,
         headerless=headerless,
         quoted=quoted,
@@ -227,10 +234,9 @@ def rows_of(lines: Iterable[str], separator: str, quoted: bool) -> list[list[str
     """The fields of each row of a sample."""
     if separator == "::":
         return [line.rstrip("\r\n").split("::") for line in lines if line.strip()]
-    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     rows: list[list[str]] = []
     with suppress(csv.Error):  # a field too long for the module ends the sample
-        rows.extend(csv.reader(lines, delimiter=separator, quoting=quoting))
+        rows.extend(csv.reader(lines, delimiter=separator, quotechar='"' if quoted else None))
     return [row for row in rows if row]
 
 
@@ -255,6 +261,29 @@ def _is_header(first: list[str], given: frozenset[str]) -> bool:
     if {name.casefold() for name in given} & {field.casefold() for field in fields}:
         return True
     return not any(map(_VALUE.fullmatch, fields))
+
+
+def _usual_order(row: Sequence[str]) -> tuple[str, ...]:
+    """What the columns of a file without header are for; empty if the row fits no usual order.
+
+    The orders are: user item; user item rating (or time); user item rating time (or time rating); and Gowalla's
+    check-ins: user time latitude longitude place.
+    """
+    if _is_date(row[1]):
+        return ("user", "timestamp", "latitude", "longitude", "item") if len(row) == 5 else ()
+    if len(row) == 4:
+        swapped = _is_time(row[2]) and not _is_time(row[3])
+        return ("user", "item", "timestamp", "rating") if swapped else ("user", "item", "rating", "timestamp")
+    if len(row) == 3:
+        return ("user", "item", "timestamp" if _is_time(row[2]) else "rating")
+    return ("user", "item") if len(row) == 2 else ()
+
+
+def _is_time(field: str) -> bool:
+    try:
+        return abs(float(field)) > 1e6
+    except ValueError:
+        return bool(_is_date(field))
 
 
 def not_utf8(file: File) -> BadRow:
