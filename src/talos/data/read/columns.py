@@ -124,7 +124,7 @@ def find_columns(
         names: of all columns.
         where: the source, for messages.
         values: some values of the column at a position.
-        labels: the names to guess by, where columns are called by their position.
+        labels: what columns are for that are called by their position; nothing else is guessed then.
 
     >>> find_columns({"item": None}, ["userId", "movieId"], "x.csv")
     {'item': 1}
@@ -161,11 +161,12 @@ def find_columns(
         raise DataError(
             f"no {role} column among {_listing(names)}",
             where=where,
-            expected=f"a usual name such as '{role}' or '{role}_id'",
+            expected=f"a usual name such as '{role}' or '{role}_id'" if labels is None else "its position",
             hint=near if near.startswith("did") else None,
             option=Option(role, "NAME", "names it"),
         )
-    if values is not None and "timestamp" not in found and wanted.get("timestamp", "") is None:
+    guess_time = "timestamp" not in found and wanted.get("timestamp", "") is None
+    if guess_time and values is not None and labels is None:
         times = [position for position in left if _is_time(names[position], values(position))]
         if len(times) == 1:
             found["timestamp"] = times[0]

@@ -48,13 +48,11 @@ class Delimited(TextReader):
         def values(position: int) -> pl.Series:
             return pl.Series([row[position] for row in rows if position < len(row)], dtype=pl.String)
 
-        where, labels = self.file.name, layout.labels
+        where, labels = self.file.name, None
         if layout.headerless:
             where += " (no header: columns are called by position)"
-        if (
-            layout.headerless and given
-        ):  # the order is not the usual one: assume no more columns than necessary
-            labels = tuple(label if label in ("user", "item") else "" for label in labels)
+            # If some are given, the order is not the usual one: no more is assumed than necessary.
+            labels = [label if not given or KINDS.get(label) == "id" else "" for label in layout.usual]
         self.found = find_columns(self.wanted, layout.names, where, values, labels)
         self.take_columns(layout.names, self.found, layout.format)
         self.find_numbers(self.found, values)

@@ -63,7 +63,8 @@ class JSONLines(TextReader):
 
         def values(position: int) -> pl.Series:
             found = [record[keys[position]] for record in records if record.get(keys[position]) is not None]
-            return pl.Series([v if isinstance(v, str) else repr(v) for v in found], dtype=pl.String)
+            texts = (value if isinstance(value, str) else repr(value) for value in found)
+            return pl.Series([text.encode(errors="replace").decode() for text in texts], dtype=pl.String)
 
         found = find_columns(self.wanted, keys, self.file.name, values)
         self.take_columns(keys, found, "jsonl", "object {}" if self.is_array else "line {}")

@@ -176,7 +176,7 @@ class Layout:
         format: what `Provenance` calls it.
         separator: between the fields.
         names: of the columns; their positions if there is no header.
-        labels: the names by which columns can be found: of a file without header those of the usual order.
+        usual: of a file without header what its columns are for, by the usual orders.
         skip_lines: the header and the blank lines before it.
         headerless: whether the first line has values.
         quoted: whether quotes mean anything.
@@ -185,7 +185,7 @@ class Layout:
     format: str
     separator: str
     names: tuple[str, ...]
-    labels: tuple[str, ...]
+    usual: tuple[str, ...]
     skip_lines: int
     headerless: bool
     quoted: bool
@@ -223,7 +223,7 @@ def guess_layout(file: File, format: str | None = None, given: frozenset[str] = 
         format=name,
         separator=separator,
         names=names,
-        labels=_usual_order(first) if headerless else names,
+        usual=_usual_order(first) if headerless else (),
         skip_lines=0 if headerless else blank + 1,
         headerless=headerless,
         quoted=quoted,
