@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import polars as pl
 
@@ -14,9 +14,6 @@ from talos.data.options import SourceOptions
 from talos.data.read.clean import POLARS_ERRORS, SKIP, BadBlockError, BadRow, Block, Cleaner
 from talos.data.read.columns import KINDS, guesses
 from talos.data.read.text import File
-
-if TYPE_CHECKING:
-    from polars._typing import PolarsDataType
 
 __all__ = ["Reader", "TextReader"]
 
@@ -87,15 +84,15 @@ class TextReader(Reader):
         numbers: role → the type that polars parses faster than text, and may fail to.
     """
 
-    types: Mapping[str, PolarsDataType] = {}
-    numbers: Mapping[str, PolarsDataType] = {}
+    types: Mapping[str, type[pl.DataType]] = {}
+    numbers: Mapping[str, type[pl.DataType]] = {}
 
     def chunks(self) -> Iterator[bytes]:
         """Pieces of the file, of whole rows."""
         return self.file.chunks()
 
     @abstractmethod
-    def parsed(self, chunk: bytes, types: Mapping[str, PolarsDataType]) -> pl.DataFrame:
+    def parsed(self, chunk: bytes, types: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
         """The columns of a piece by role; a `BadBlockError` where polars would misread it without an error."""
 
     @abstractmethod

@@ -38,6 +38,7 @@ _EXPECTED = {
     "time": "a number or a date, such as 2026-01-27 or 27.01.2026",
     "number": "a finite number",
 }
+_OTHER_TYPES = {"time": (pl.String, pl.Date, pl.Datetime), "number": (pl.String, pl.Boolean)}  # than numeric
 SKIP = Option("on_bad_row", "skip", "skips such rows")
 POLARS_ERRORS: tuple[type[BaseException], ...] = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
@@ -143,20 +144,18 @@ class Cleaner:
             return clean_ids(found, place)
         if found.dtype == pl.String:
             found = found.str.strip_chars()
-        if kind == "time":
-            return self._clean_times(found, place)
+        if kind == "text":
+            text = found.cast(pl.String, strict=False)
+            return text.set(text == "", None)
+        if not found.dtype.is_numeric() and found.dtype not in _OTHER_TYPES[kind]:
+            raise _wrong_type(found, place, kind)
         if kind == "number":
-            return _clean_numbers(found, place)
-        text = found.cast(pl.String, strict=False)
-        return text.set(text == "", None)
-
-    def _clean_times(self, found: pl.Series, place: str) -> pl.Series:
+            # Narrow before the check: a number too large for 32 bits is not finite.
+            return _finite(found.cast(pl.Float64, strict=False).cast(pl.Float32, strict=False))
         if found.dtype == pl.String:
             return self._times_of_text(found)
         if found.dtype in (pl.Date, pl.Datetime):
             found = found.dt.epoch("s")
-        if not found.dtype.is_numeric():
-            raise _wrong_type(found, place, "timestamps: numbers or dates")
         return found.cast(pl.Int64, strict=False) if found.dtype.is_integer() else _whole_if_possible(found)
 
     def _times_of_text(self, text: pl.Series) -> pl.Series:
@@ -194,15 +193,8 @@ def clean_ids(found: pl.Series, place: str) -> pl.Series:
         if len(fractions):
             raise DataError(f"{fractions[0]!r} as an id", where=place, expected="strings or whole numbers")
     elif not found.dtype.is_integer():
-        raise _wrong_type(found, place, "ids: all strings or all integers")
+        raise _wrong_type(found, place, "id")
     return found.cast(pl.Int64, strict=False)
-
-
-def _clean_numbers(found: pl.Series, place: str) -> pl.Series:
-    if not (found.dtype.is_numeric() or found.dtype in (pl.Boolean, pl.String)):
-        raise _wrong_type(found, place, "numbers")
-    # Narrow before the check: a number too large for 32 bits is not finite.
-    return _finite(found.cast(pl.Float64, strict=False).cast(pl.Float32, strict=False))
 
 
 def _finite(numbers: pl.Series) -> pl.Series:
@@ -220,6 +212,6 @@ def _whole_if_possible(found: pl.Series) -> pl.Series:
     return numbers.cast(pl.Int64) if _is_whole(numbers).all() else numbers
 
 
-def _wrong_type(found: pl.Series, place: str, expected: str) -> DataError:
-    kind = "mixed Python objects" if found.dtype == pl.Object else str(found.dtype)
-    return DataError(f"values of type {kind}", where=place, expected=expected)
+def _wrong_type(found: pl.Series, place: str, kind: str) -> DataError:
+    name = "mixed Python objects" if found.dtype == pl.Object else str(found.dtype)
+    return DataError(f"values of type {name}", where=place, expected=_EXPECTED[kind])

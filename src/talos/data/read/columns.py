@@ -247,18 +247,17 @@ def _is_plain(role: str, name: str) -> bool:
 
 def _is_time(name: str, values: pl.Series) -> bool:
     """Whether a column holds times: dates, or numbers that can be times under a name with a word for one."""
+    values = values.drop_nulls()
     if values.dtype in (pl.Date, pl.Datetime):
         return True
-    values = values.drop_nulls()
     if values.dtype == pl.String:
         values = values.str.strip_chars()
         values = values.filter(values != "")
         if len(values) and parsed_dates(values).null_count() == 0:
             return True
         values = values.cast(pl.Float64, strict=False)
-    if not values.dtype.is_numeric() or not len(values) or not set(_words_of(name)) & _TIME_WORDS:
-        return False
-    return bool(values.is_between(*_EPOCH).fill_null(False).all())
+    named = values.dtype.is_numeric() and len(values) and set(_words_of(name)) & _TIME_WORDS
+    return bool(named and values.is_between(*_EPOCH).fill_null(False).all())
 
 
 def _folded(name: str) -> str:

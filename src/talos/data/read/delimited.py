@@ -8,7 +8,6 @@ import re
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -17,9 +16,6 @@ from talos.data.read.base import TextReader
 from talos.data.read.clean import BadBlockError, BadRow, is_integer_text
 from talos.data.read.columns import KINDS, find_columns
 from talos.data.read.text import File, Layout, guess_layout, half_characters, not_utf8, rows_of
-
-if TYPE_CHECKING:
-    from polars._typing import PolarsDataType
 
 __all__ = ["Delimited", "LightGCN", "csv_rows"]
 
@@ -62,7 +58,7 @@ class Delimited(TextReader):
         """Pieces of the file after its header."""
         return self.file.chunks(self.layout.skip_lines, quoted=self.layout.quoted)
 
-    def parsed(self, chunk: bytes, types: Mapping[str, PolarsDataType]) -> pl.DataFrame:
+    def parsed(self, chunk: bytes, types: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
         """The wanted columns of a piece; all columns are parsed, so that too many fields are noticed."""
         separator, quoted = self.layout.separator, self.layout.quoted
         # A lone carriage return ends a line for Python's `csv`, and not for polars.
@@ -72,7 +68,7 @@ class Delimited(TextReader):
             raise BadBlockError
         if separator == "::":  # polars takes separators of one byte only
             chunk, separator = chunk.replace(b"::", b"\t"), "\t"
-        schema: dict[str, PolarsDataType] = {str(n): pl.String for n in range(len(self.layout.names))}
+        schema: dict[str, type[pl.DataType]] = {str(n): pl.String for n in range(len(self.layout.names))}
         schema |= {str(self.found[role]): kind for role, kind in types.items()}
         quote = '"' if quoted else None
         frame = pl.read_csv(
@@ -206,7 +202,7 @@ class LightGCN(TextReader):
         self.take_columns(("user", "item"), {"user": 0, "item": 1}, "lightgcn")
         self.rows = self.file.about_how_many(" ")
 
-    def parsed(self, chunk: bytes, types: Mapping[str, PolarsDataType]) -> pl.DataFrame:
+    def parsed(self, chunk: bytes, types: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
         """The interactions of some lines."""
         tokens = pl.Series(chunk.split(b"\n")).cast(pl.String).str.extract_all(_TOKEN)
         frame = pl.DataFrame({"user": tokens.list.first(), "item": tokens.list.slice(1)})

@@ -7,7 +7,7 @@ import re
 import reprlib
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -16,9 +16,6 @@ from talos.data.read.clean import BadBlockError, BadRow
 from talos.data.read.columns import find_columns
 from talos.data.read.text import File, half_characters
 from talos.errors import DataError
-
-if TYPE_CHECKING:
-    from polars._typing import PolarsDataType
 
 __all__ = ["JSONLines"]
 
@@ -76,7 +73,7 @@ class JSONLines(TextReader):
             self.ids[role] = next((type(one) for one in ids if type(one) in (str, int)), str)
         self.types = {role: pl.Int64 for role, kind in self.ids.items() if kind is int}
 
-    def parsed(self, chunk: bytes, types: Mapping[str, PolarsDataType]) -> pl.DataFrame:
+    def parsed(self, chunk: bytes, types: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
         """The wanted columns of some lines."""
         if self.is_array or _HALF_CHARACTER.search(chunk):  # polars would make every half the same sign
             raise BadBlockError

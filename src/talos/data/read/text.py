@@ -14,14 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import Any, BinaryIO
 
 from talos.data.read.clean import BadRow
 from talos.data.read.columns import is_usual, untyped
 from talos.errors import DataError
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 __all__ = ["File", "Layout", "guess_layout", "half_characters", "not_utf8", "rows_of"]
 
@@ -31,13 +28,16 @@ _CHUNK = 16 << 20
 _MAX_RATIO = 250
 _RATIO_FROM = 64 << 20
 _LONGEST_FIELD = 1 << 20  # of a field that goes over several lines
+_GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 _SEPARATORS = ("::", "\t", ",", ";", "|", " ")
 _SEPARATOR_OF = {"amazon": ",", "inter": "\t", "tsv": "\t"}  # formats
 _USUAL_SEPARATOR = {".csv": ",", ".tsv": "\t", ".tab": "\t"}  # suffixes
 # A number or one of Amazon's ids: no name of a column.
 _VALUE = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|(?=.*\d)[A-Z\d]{10,}")
+# What a time is in a file without header: a date, or a number of at least a million.
 _is_date = re.compile(r"\s*\d{4}[-/]\S{3}").match
+_is_time = re.compile(r"\s*(\d{4}[-/]\S{3}|-?\d{7}|-?\d(\.\d+)?[eE]\+?(0?[6-9]|[1-9]\d))").match
 half_characters = re.compile("[\ud800-\udfff]").search
 """Finds what is no character by itself: bytes that are not UTF-8, once decoded, or half of an escaped pair."""
 
@@ -67,14 +67,10 @@ class File:
         with self.path.open("rb") as stream:
             return stream.read(8)
 
-    @property
-    def _is_packed(self) -> bool:
-        return self.magic.startswith(b"\x1f\x8b")
-
     def open(self) -> BinaryIO:
         """A stream of the content, unpacked, without a byte order mark."""
         stream: BinaryIO = self.path.open("rb")
-        if self._is_packed:
+        if self.magic.startswith(_GZIP):
             stream = io.BufferedReader(_Unpacked(stream, self), 1 << 20)
         try:
             if stream.peek(3)[:3] == _BOM:  # type: ignore[attr-defined]  # both kinds of stream have it
@@ -107,7 +103,7 @@ class File:
 
     def about_how_many(self, sign: str) -> int:
         """An estimate of how often a sign is in the file: as often as in the first lines."""
-        size = self.path.stat().st_size * (4 if self._is_packed else 1)
+        size = self.path.stat().st_size * (4 if self.magic.startswith(_GZIP) else 1)
         return size * self.head.count(sign) // len(self.head)
 
     def chunks(self, skip_lines: int = 0, *, quoted: bool = False) -> Iterator[bytes]:
@@ -143,7 +139,7 @@ class _Unpacked(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: WriteableBuffer) -> int:
+    def readinto(self, buffer: Any) -> int:
         try:
             count = self._content.readinto(buffer)
         except (EOFError, OSError, zlib.error) as error:
@@ -277,13 +273,6 @@ def _usual_order(row: Sequence[str]) -> tuple[str, ...]:
     if len(row) == 3:
         return ("user", "item", "timestamp" if _is_time(row[2]) else "rating")
     return ("user", "item") if len(row) == 2 else ()
-
-
-def _is_time(field: str) -> bool:
-    try:
-        return abs(float(field)) > 1e6
-    except ValueError:
-        return bool(_is_date(field))
 
 
 def not_utf8(file: File) -> BadRow:
