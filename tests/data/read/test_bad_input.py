@@ -127,6 +127,11 @@ def test_given_columns_that_are_not_there(write):
             4,
         ),
         ("x.dat", "1::2::3::978300760\n1::2\n2::2::3::978300760\n", 1),
+        (
+            "x.jsonl",
+            '{"user":1,"item":2,"ts":1}\n{"user":1,"item":2,"ts":"\\ud800"}\n{"user":2,"item":2,"ts":2}\n',
+            1,
+        ),
     ],
 )
 def test_bad_rows_can_be_skipped_and_are_counted(write, name, content, bad):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
 import polars as pl
@@ -134,24 +134,30 @@ def find_columns(
     found: dict[str, int] = {}
     for role, given in wanted.items():
         if given:
-            position = _called(given, role, names, where)
-            for other in [other for other in found if found[other] == position]:
+            same = [position for position, name in enumerate(names) if name == given]
+            folded = [position for position, name in enumerate(names) if name.casefold() == given.casefold()]
+            matches = same or folded
+            if not matches:
+                expected, near = f"the name of the {role} column", nearest(given, names)
+                raise DataError(f"no column {given!r}", where=where, expected=expected, hint=near)
+        elif given is None or KINDS[role] == "id":
+            groups = _candidates(role, labels or names, found.values())
+            matches = next(filter(None, groups), [])
+        else:
+            matches = []
+        if len(matches) > 1:
+            raise DataError(
+                f"{' and '.join(repr(names[position]) for position in matches)} could each be the {role} column",
+                where=where,
+                expected="one of them",
+                option=Option(role, "NAME", "names it"),
+            )
+        for position in matches:
+            other = next((other for other in found if found[other] == position), None)
+            if other is not None:
                 what = f"column {names[position]!r} is both {other} and {role}"
                 raise DataError(what, where=where, expected="two columns")
             found[role] = position
-        elif given is None or KINDS[role] == "id":
-            for candidates in _candidates(role, labels or names):
-                free = [position for position in candidates if position not in found.values()]
-                if len(free) > 1:
-                    raise DataError(
-                        f"{' and '.join(repr(names[n]) for n in free)} could each be the {role} column",
-                        where=where,
-                        expected="one of them",
-                        option=Option(role, "NAME", "names it"),
-                    )
-                if free:
-                    found[role] = free[0]
-                    break
     missing = [role for role in wanted if KINDS[role] == "id" and role not in found]
     left = [position for position, name in enumerate(names) if position not in found.values()]
     if len(missing) == len(left) == len(found) == 1 and not is_usual(names[left[0]]):
@@ -205,27 +211,14 @@ def guesses(wanted: Mapping[str, str | None], names: Sequence[str], found: Mappi
     return "; ".join(said)
 
 
-def _called(given: str, role: str, names: Sequence[str], where: str) -> int:
-    """The position of the column that is called so; capital letters count only where two names differ in them."""
-    same = [position for position, name in enumerate(names) if name == given]
-    folded = [position for position, name in enumerate(names) if name.casefold() == given.casefold()]
-    matches = same or folded
-    if len(matches) > 1:
-        raise DataError(f"{len(matches)} columns called {given!r}", where=where, expected="one")
-    if not matches:
-        expected = f"the name of the {role} column"
-        raise DataError(f"no column {given!r}", where=where, expected=expected, hint=nearest(given, names))
-    return matches[0]
-
-
-def _candidates(role: str, names: Sequence[str]) -> Iterator[list[int]]:
+def _candidates(role: str, names: Sequence[str], taken: Collection[int]) -> Iterator[list[int]]:
     """The columns that a role may mean, the likelier ones first; those of one group are equally likely."""
-    keys = [_folded(name) for name in names]
-    if role == "title" and _REVIEW_COLUMNS.intersection(keys):
+    free = {position: name for position, name in enumerate(names) if position not in taken}
+    if role == "title" and _REVIEW_COLUMNS.intersection(map(_folded, names)):
         return
     for group in _GROUPS[role]:
-        yield [position for position, key in enumerate(keys) if key in group]
-    yield [position for position, name in enumerate(names) if not is_usual(name) and _is_key_of(role, name)]
+        yield [position for position, name in free.items() if _folded(name) in group]
+    yield [position for position, name in free.items() if not is_usual(name) and _is_key_of(role, name)]
 
 
 def _is_key_of(role: str, name: str) -> bool:
