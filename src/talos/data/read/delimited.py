@@ -165,12 +165,14 @@ def odd_quotes(chunk: bytes, separator: str) -> bool:
     if b'"' not in chunk:
         return False
     near = np.frombuffer(b"\n" + chunk + b"\n", np.uint8)
-    quotes = np.flatnonzero(near == ord('"'))
+    mark, quote, line, carriage = f'{separator}"\n\r'.encode()
+    quotes = np.flatnonzero(near == quote)
+    if len(quotes) % 2:
+        return True
     before, after = near[quotes[0::2] - 1], near[quotes[1::2] + 1]
-    fine = list(f'{separator}\n"'.encode())
-    return len(quotes) % 2 == 1 or not (
-        np.isin(before, fine).all() and np.isin(after, [*fine, ord("\r")]).all()
-    )
+    fine_before = (before == mark) | (before == line) | (before == quote)
+    fine_after = (after == mark) | (after == line) | (after == quote) | (after == carriage)
+    return not (fine_before.all() and fine_after.all())
 
 
 class LightGCN(TextReader):

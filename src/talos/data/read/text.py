@@ -63,9 +63,12 @@ class File:
 
     @cached_property
     def magic(self) -> bytes:
-        """The first bytes."""
+        """The first bytes; an error if there are none."""
         with self.path.open("rb") as stream:
-            return stream.read(8)
+            found = stream.read(8)
+        if not found:
+            raise DataError("is empty", where=self.name, expected="one interaction per line")
+        return found
 
     def open(self) -> BinaryIO:
         """A stream of the content, unpacked, without a byte order mark."""
