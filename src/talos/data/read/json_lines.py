@@ -91,15 +91,12 @@ class JSONLines(TextReader):
     def numbered_rows(self) -> Iterator[tuple[int, list[Any] | BadRow]]:
         """Objects as Python's parser reads them, which knows the line of each."""
         for number, record in self._records():
-            if isinstance(record, dict):
-                yield number, self._row(record)
-            elif isinstance(record, BadRow):
-                yield number, record
-            else:
-                yield number, BadRow(f"a {_TYPE_NAMES[type(record)]}", "a JSON object")
+            yield number, record if isinstance(record, BadRow) else self._row(record)
 
-    def _row(self, record: dict[str, Any]) -> list[Any] | BadRow:
+    def _row(self, record: Any) -> list[Any] | BadRow:
         """The value of each role: ids as they are, others as text, as a number may be written as a string."""
+        if not isinstance(record, dict):
+            return BadRow(f"a {_TYPE_NAMES[type(record)]}", "a JSON object")
         row: list[Any] = []
         for role, key in self.cleaner.columns.items():
             value, kind = record.get(key), self.ids.get(role)
