@@ -183,7 +183,7 @@ def test_ids_of_a_categorical_column_are_strings() -> None:
     ("text", "message"),
     [
         ("item_id,title\n1,a\n1,b\n", "item 1 is there more than once"),
-        ("item_id,title\n1,a\n2\n", "line 3: 1 fields; expected 2"),
+        ("item_id,title\n1,a\n2\n", "line 3: 1 field; expected 2"),
         ("item_id,title\n1,a\n,b\n", "no id in row 1"),
         ("what,that,title\n1,2,a\n", "column"),
         ("item_id,x,x\n1,a,b\n", "two columns 'x'"),

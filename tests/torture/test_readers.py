@@ -6,6 +6,7 @@ import gzip
 import io
 import random
 import sys
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from talos.data.interactions import Interactions
 from talos.data.open import read
 from talos.data.options import SourceOptions
 from talos.data.read import text
-from talos.data.read.columns import wanted_columns
 from talos.data.source import FORMATS, Pass, Source, read_through
 from talos.errors import TalosError
 
@@ -170,9 +170,7 @@ def in_blocks(
         if careful_from:
             data = read_through(source, how, partial(encoded, whole=True), rows=rows)["all"]
         else:
-            data = encoded(Pass(source, how, wanted_columns(how.columns), rows, careful_from), whole=True)[
-                "all"
-            ]
+            data = encoded(Pass(source, how, asdict(how.columns), rows, careful_from), whole=True)["all"]
     except TalosError as error:
         return type(error)
     finally:

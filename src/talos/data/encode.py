@@ -12,7 +12,6 @@ from talos.data.id_column import Growing, IdColumn
 from talos.data.interactions import Interactions, Provenance, titles_by_item
 from talos.data.options import SourceOptions
 from talos.data.read.clean import BadBlockError, unusual_ids
-from talos.data.read.columns import WantedColumn
 from talos.data.source import Pass, Source, read_through
 from talos.progress import Progress
 
@@ -32,7 +31,7 @@ def read_parts(
 
 
 def read_table(
-    source: Source, options: SourceOptions, wanted: tuple[WantedColumn, ...]
+    source: Source, options: SourceOptions, wanted: Mapping[str, str | None]
 ) -> tuple[pl.DataFrame, Provenance]:
     """The wanted columns of a source, row by row as they are."""
 

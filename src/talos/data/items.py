@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,11 +9,11 @@ from pathlib import Path
 import polars as pl
 
 from talos.data.parquet import scan_file
-from talos.data.read.clean import EXPECTED_ID, clean_ids, is_integer_text, polars_errors
-from talos.data.read.columns import WantedColumn, find_columns
-from talos.data.read.delimited import QuoteError, csv_rows
+from talos.data.read.clean import EXPECTED_ID, BadRow, clean_ids, is_integer_text, polars_errors
+from talos.data.read.columns import find_columns
+from talos.data.read.delimited import csv_rows
 from talos.data.read.frames import WHOLE_PARQUET, Parquet
-from talos.data.read.text import File, guess_layout, not_utf8
+from talos.data.read.text import File, guess_layout
 from talos.data.source import existing_path
 from talos.errors import DataError, nearest
 
@@ -57,8 +56,7 @@ def read_items(
     else:
         where, table = str(source), _load(existing_path(source), str(source))
     table = table.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
-    item_column = WantedColumn(role="item", kind="id", given=item or None, required=True)
-    roles = find_columns([item_column, WantedColumn(role="title", kind="text")], table.columns, where)
+    roles = find_columns({"item": item, "title": None}, table.columns, where)
     for name in columns or ():
         if name not in table.columns:
             raise DataError(f"no column {name!r}", where=where, hint=nearest(name, table.columns))
@@ -91,7 +89,7 @@ def _load(path: Path, where: str) -> pl.DataFrame:
     if Parquet.recognises(file):
         with polars_errors(where, WHOLE_PARQUET):
             return scan_file(path).collect()
-    if file.samples[0].lstrip().startswith("{"):
+    if file.head.lstrip().startswith("{"):
         with polars_errors(where, "one JSON object per line"), file.open() as stream:
             return pl.read_ndjson(stream.read(), infer_schema_length=None)
     return _load_delimited(file)
@@ -106,21 +104,10 @@ def _load_delimited(text: File) -> pl.DataFrame:
         twice = next(name for name in names if names.count(name) > 1)
         raise DataError(f"two columns {twice!r}", where=where, expected="different names")
     rows: list[list[str]] = []
-    with io.TextIOWrapper(text.open(), "utf-8", "surrogateescape", newline="") as stream:
-        for _ in range(layout.skip_lines):
-            stream.readline()
-        for line, row in csv_rows(stream, layout):
-            if isinstance(row, QuoteError):
-                expected = 'quotes around a whole field, and "" for a quote within it'
-                raise DataError(str(row), where=f"{where}, line {line}", expected=expected)
-            place = f"{where}, line {line}"
-            if len(row) != len(names):
-                raise DataError(f"{len(row)} fields", where=place, expected=str(len(names)))
-            try:
-                "".join(row).encode()
-            except UnicodeEncodeError:
-                raise not_utf8(text, line) from None
-            rows.append(row)
+    for line, row in csv_rows(text, layout, range(len(names)), fewest=len(names)):
+        if isinstance(row, BadRow):
+            raise row.error(f"{where}, line {line}")
+        rows.append(row)
     if not rows:
         raise DataError("has a header and no rows", where=where, expected="one item per line")
     columns = zip(names, zip(*rows, strict=True), strict=True)
@@ -129,7 +116,8 @@ def _load_delimited(text: File) -> pl.DataFrame:
 
 def _ids(column: pl.Series, where: str) -> pl.Series:
     place = f"{where}, column {column.name!r}"
-    ids, bad = clean_ids(column, place)
+    ids = clean_ids(column, place)
+    bad = ids.is_null()
     if bad.any():
         row = int(bad.arg_max() or 0)
         what = f"{column[row]!r} as the" if column[row] not in (None, "") else "no"

@@ -20,7 +20,6 @@ from talos.data.databases import without_password
 from talos.data.encode import read_parts, read_table, read_whole
 from talos.data.interactions import Interactions
 from talos.data.options import Cleaning, SourceOptions, Splitting
-from talos.data.read.columns import WantedColumn, wanted_columns
 from talos.data.shards import (
     DEFAULT_ROWS,
     ShardIndex,
@@ -227,11 +226,8 @@ def read_lists(
     [(1, 8, 1), (1, 7, 2), (2, 7, 1)]
     """
     how = SourceOptions.of(**options)
-    wanted = (
-        *wanted_columns(how.columns)[:2],
-        WantedColumn(role="rank", kind="number", given=rank),
-        WantedColumn(role="score", kind="number", given="" if rank and score is None else score),
-    )
+    score = "" if rank and score is None else score
+    wanted = {"user": how.columns.user, "item": how.columns.item, "rank": rank, "score": score}
     frame, provenance = read_table(Source.of(source), how, wanted)
     if "rank" not in frame.columns and "score" not in frame.columns:
         raise DataError(

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar
@@ -18,7 +18,6 @@ from talos.data.interactions import Provenance
 from talos.data.options import SourceOptions
 from talos.data.read.base import Reader
 from talos.data.read.clean import BadBlockError, Block, polars_errors
-from talos.data.read.columns import WantedColumn, wanted_columns
 from talos.data.read.database import Database
 from talos.data.read.delimited import Delimited, LightGCN
 from talos.data.read.frames import Frame, Parquet
@@ -109,7 +108,7 @@ class Pass:
     Attributes:
         source: what is read.
         options: how.
-        wanted: the columns to look for.
+        wanted: role → name of the columns to look for.
         rows: the largest block.
         careful_from: the number of the first file whose rows are looked at one by one.
         progress: called with the number of rows read and about how many there are.
@@ -117,7 +116,7 @@ class Pass:
 
     source: Source
     options: SourceOptions
-    wanted: Sequence[WantedColumn]
+    wanted: Mapping[str, str | None]
     rows: int = ROWS_AT_ONCE
     careful_from: int = sys.maxsize
     progress: Progress | None = None
@@ -201,7 +200,7 @@ def read_through(
     options: SourceOptions,
     into: Callable[[Pass], T],
     *,
-    wanted: Sequence[WantedColumn] | None = None,
+    wanted: Mapping[str, str | None] | None = None,
     rows: int = ROWS_AT_ONCE,
     progress: Progress | None = None,
 ) -> T:
@@ -210,7 +209,7 @@ def read_through(
     A block that is wrong ends the pass. Everything is then read once more, from the file with that block on by the
     careful pass, which knows the line of each row: `into` starts again from nothing.
     """
-    columns = wanted_columns(options.columns) if wanted is None else wanted
+    columns = asdict(options.columns) if wanted is None else wanted
     careful_from = sys.maxsize
     with _copied_pipe(source, options.max_bytes) as source:
         while True:

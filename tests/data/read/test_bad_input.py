@@ -18,7 +18,7 @@ from talos.errors import ArgumentError, DataError, MissingExtraError
 BAD_FILES = [
     ("empty.csv", "", r"empty\.csv: is empty"),
     ("blank.csv", " \n\n", r"is empty"),
-    ("header.csv", "user,item\n", r"header and no rows"),
+    ("header.csv", "user,item\n", r"has no rows; expected one interaction per row"),
     ("nobody.csv", "usr,item,shop\na,b,c\n", r"no user column among 'usr', 'item'.*did you mean 'usr'"),
     ("unknown.csv", "ann,tea\nbob,jam\n", r"no user column among 'ann', 'tea'"),
     ("one.csv", "user\n1\n", r"one field in the first line"),
@@ -87,7 +87,11 @@ BAD_FILES = [
     ("tab.csv", "user,item\na\tb,x\n", r"line 2: 'a\\tb' is not a valid id"),
     ("lightgcn.txt", "0 1 2 3 4 5\n1 2 nan\n", r"line 2: 'nan' is not a valid id in column 'item'"),
     ("table.txt", "1 2 3 978300760\n" * 9 + "1 2 3 4 5\n", r"line 10: 5 fields; expected 4"),
-    ("wide.txt", "1\t2\t3\t4\t5\t6\n", r"no header and no usual place for the user column"),
+    (
+        "wide.txt",
+        "1\t2\t3\t4\t5\t6\n",
+        r"\(no header: columns are called by position\): no user column among '1', .* expected its position",
+    ),
 ]
 
 
@@ -123,6 +127,11 @@ def test_given_columns_that_are_not_there(write):
             4,
         ),
         ("x.dat", "1::2::3::978300760\n1::2\n2::2::3::978300760\n", 1),
+        (
+            "x.jsonl",
+            '{"user":1,"item":2,"ts":1}\n{"user":1,"item":2,"ts":"\\ud800"}\n{"user":2,"item":2,"ts":2}\n',
+            1,
+        ),
     ],
 )
 def test_bad_rows_can_be_skipped_and_are_counted(write, name, content, bad):

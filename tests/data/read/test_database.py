@@ -3,13 +3,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 from talos.data.options import SourceOptions
-from talos.data.read.columns import wanted_columns
 from talos.data.read.database import Database
 from talos.errors import DataError
 
@@ -29,7 +29,7 @@ def shop(tmp_path: Path) -> Iterator[str]:
 
 def opened(url: str, **options: str) -> Database:
     how = SourceOptions.of(**options)
-    return Database(url, how, wanted_columns(how.columns))
+    return Database(url, how, asdict(how.columns))
 
 
 def test_blocks_have_one_schema(shop: str) -> None:

@@ -171,6 +171,9 @@ def test_lightgcn_lines(write):
     assert data.to_polars().rows() == [(0, i) for i in range(1, 6)] + [(1, 2), (3, 7), (3, 8), (3, 9)]
     named = read(write("named.txt", "ann tea jam\nbob tea\n"), format="lightgcn")
     assert named.to_polars().rows() == [("ann", "jam"), ("ann", "tea"), ("bob", "tea")]
+    bad = read(write("bad.txt", b"0 1 2 3 4 5\n1 \xff\n2 3\n"), on_bad_row="skip")
+    assert bad.provenance.bad_rows == 1
+    assert bad.to_polars().rows() == [(0, i) for i in range(1, 6)] + [(2, 3)]
 
 
 def test_columns_by_position_and_left_out(write):
@@ -276,6 +279,16 @@ def test_dates_with_dots_have_the_day_first(write):
     )
     stamps = read(path).to_polars().sort("user_id")["timestamp"].to_list()
     assert stamps == [86_400, 31 * 86_400 + 60, 5]
+
+
+def test_numbers_in_other_forms_late_in_a_file(write):
+    """Blanks around a number, a fraction among whole times, a number as a JSON string."""
+    rows = "1,2,5,1\n" * 200
+    data = read(write("x.csv", f"user,item,rating,ts\n{rows}1,3, 4 ,7.5\n"))
+    assert data.to_polars().rows() == [(1, 2, 1.0, 5.0), (1, 3, 7.5, 4.0)]
+    lines = '{"user": "a", "item": "x", "stars": 5, "ts": 1}\n' * 200
+    data = read(write("x.jsonl", lines + '{"user": "a", "item": "y", "stars": "4", "ts": "2"}\n'))
+    assert data.to_polars().rows() == [("a", "x", 1, 5.0), ("a", "y", 2, 4.0)]
 
 
 def test_a_file_in_latin_1_names_the_command_that_converts_it(write):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +18,6 @@ from talos.data.open import read
 from talos.data.options import SourceOptions
 from talos.data.read import text
 from talos.data.read.clean import Block
-from talos.data.read.columns import wanted_columns
 from talos.data.source import Pass, Source
 from talos.errors import DataError
 
@@ -79,7 +79,7 @@ def same(one: Interactions, other: Interactions) -> None:
 
 def carefully(path: Path) -> Interactions:
     options = SourceOptions()
-    one = Pass(Source.of(path), options, wanted_columns(options.columns), careful_from=0)
+    one = Pass(Source.of(path), options, asdict(options.columns), careful_from=0)
     return encode.encoded(one, whole=True)["all"]
 
 

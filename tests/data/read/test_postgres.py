@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from urllib.parse import quote
 
 import polars as pl
@@ -10,7 +11,6 @@ import pytest
 
 from talos.data.open import read
 from talos.data.options import SourceOptions
-from talos.data.read.columns import wanted_columns
 from talos.data.read.database import Database
 from talos.errors import DataError
 
@@ -90,7 +90,7 @@ def test_frames_in_blocks(shop: str) -> None:
         "SELECT n AS user_id, NULL::int AS item_id, n / 2.0 AS score FROM generate_series(1, 250) AS n -- all"
     )
     options = SourceOptions.of(query=query)
-    database = Database(shop, options, wanted_columns(options.columns))
+    database = Database(shop, options, asdict(options.columns))
     assert database.format == "postgresql"
     assert database.file.name.endswith("/postgres, query")
     blocks = list(database.frames(["score", "user_id"], 100))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import ClassVar
 
+import polars as pl
+
+from talos.data.id_column import are_integers
 from talos.data.options import SourceOptions
-from talos.data.read.clean import Block, Cleaner
-from talos.data.read.columns import WantedColumn, guesses
+from talos.data.read.clean import POLARS_ERRORS, SKIP, BadBlockError, BadRow, Block, Cleaner
+from talos.data.read.columns import KINDS, guesses
 from talos.data.read.text import File
 
-__all__ = ["Reader"]
+__all__ = ["Reader", "TextReader"]
 
 
 class Reader(ABC):
@@ -20,7 +24,7 @@ class Reader(ABC):
     Args:
         file: the file.
         options: how to read it.
-        wanted: the columns to look for.
+        wanted: role → name of the columns to look for.
 
     Attributes:
         formats: the values of the option `format` that choose this reader.
@@ -34,13 +38,9 @@ class Reader(ABC):
 
     formats: ClassVar[tuple[str, ...]]
     text: ClassVar[bool] = False
-    format: str
-    cleaner: Cleaner
     rows: int
-    guesses: str
-    unused: tuple[str, ...]
 
-    def __init__(self, file: File, options: SourceOptions, wanted: Sequence[WantedColumn]) -> None:
+    def __init__(self, file: File, options: SourceOptions, wanted: Mapping[str, str | None]) -> None:
         self.file, self.options, self.wanted = file, options, wanted
         self.open()
 
@@ -71,6 +71,67 @@ class Reader(ABC):
         """Keep what was found out: the names of all columns, the position of each role, the format."""
         self.format, columns = format, {role: names[position] for role, position in found.items()}
         skip = self.options.on_bad_row == "skip"
-        self.cleaner = Cleaner(self.file.name, columns, self.wanted, skip, place)
+        self.cleaner = Cleaner(self.file.name, columns, skip, place)
         self.guesses = guesses(self.wanted, names, found)
         self.unused = tuple(name for position, name in enumerate(names) if position not in found.values())
+
+
+class TextReader(Reader):
+    """Text: the quick pass parses pieces of the file with polars, the careful pass knows the line of each row.
+
+    Attributes:
+        types: role → the type of its values, where it is not text.
+        numbers: role → the type that polars parses faster than text, and may fail to.
+    """
+
+    types: Mapping[str, type[pl.DataType]] = {}
+    numbers: Mapping[str, type[pl.DataType]] = {}
+
+    def chunks(self) -> Iterator[bytes]:
+        """Pieces of the file, of whole rows."""
+        return self.file.chunks()
+
+    @abstractmethod
+    def parsed(self, chunk: bytes, types: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
+        """The columns of a piece by role; a `BadBlockError` where polars would misread it without an error."""
+
+    @abstractmethod
+    def numbered_rows(self) -> Iterator[tuple[int, Sequence[object] | BadRow]]:
+        """The number of each row, and its values in the order of `cleaner.columns`."""
+
+    def find_numbers(self, found: Mapping[str, int], values: Callable[[int], pl.Series]) -> None:
+        """Set `numbers` by the first values of each column."""
+        self.numbers = {role: pl.Float64 for role in found if KINDS[role] == "number"}
+        if "timestamp" in found:
+            times = values(found["timestamp"])
+            if len(times) and are_integers(times):
+                self.numbers["timestamp"], self.cleaner.times = pl.Int64, "numbers"
+
+    def quick(self, rows: int) -> Iterator[Block]:
+        """All rows as polars parses them."""
+        try:
+            for chunk in self.chunks():
+                try:
+                    frame = self.parsed(chunk, {**self.types, **self.numbers})
+                except POLARS_ERRORS:
+                    frame = self.parsed(chunk, self.types)
+                for some in self.cleaner.quick(frame).frame.iter_slices(rows):
+                    yield Block(some, len(some))
+        except POLARS_ERRORS:
+            raise BadBlockError from None
+
+    def careful(self, rows: int) -> Iterator[Block]:
+        """All rows, each looked at."""
+        schema = {role: self.types.get(role, pl.String) for role in self.cleaner.columns}
+        numbered = self.numbered_rows()
+        while some := list(islice(numbered, rows)):
+            bad = [(number, row) for number, row in some if isinstance(row, BadRow)]
+            good = [(number, row) for number, row in some if not isinstance(row, BadRow)]
+            if bad and not self.cleaner.skip:
+                good = [(number, row) for number, row in good if number < bad[0][0]]
+            frame = pl.DataFrame([row for _, row in good], schema, orient="row")
+            block = self.cleaner.careful(frame, [number for number, _ in good])
+            if bad and not self.cleaner.skip:
+                number, fault = bad[0]
+                raise fault.error(f"{self.file.name}, {self.cleaner.place.format(number)}", SKIP)
+            yield Block(block.frame, len(some))

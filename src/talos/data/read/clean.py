@@ -5,20 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import polars as pl
 
 from talos.data.id_column import INTEGER
-from talos.data.read.columns import WantedColumn
-from talos.data.read.dates import parsed_dates
+from talos.data.read.columns import KINDS, parsed_dates
 from talos.errors import DataError, Option, first_line
 
 __all__ = [
     "EXPECTED_ID",
+    "POLARS_ERRORS",
     "SKIP",
     "BadBlockError",
+    "BadRow",
     "Block",
     "Cleaner",
     "clean_ids",
@@ -37,11 +38,27 @@ _EXPECTED = {
     "time": "a number or a date, such as 2026-01-27 or 27.01.2026",
     "number": "a finite number",
 }
+_OTHER_TYPES = {"time": (pl.String, pl.Date, pl.Datetime), "number": (pl.String, pl.Boolean)}  # than numeric
 SKIP = Option("on_bad_row", "skip", "skips such rows")
+POLARS_ERRORS: tuple[type[BaseException], ...] = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 
 class BadBlockError(Exception):
     """A block of rows needs the careful pass, which looks at every row and knows its line."""
+
+
+class BadRow(NamedTuple):
+    """What is wrong with a row that has no values to clean, what was expected, and commands that help."""
+
+    what: str
+    expected: str
+    commands: tuple[tuple[str, str], ...] = ()
+
+    def error(self, where: str, *options: Option) -> DataError:
+        """The error about this row."""
+        return DataError(
+            self.what, where=where, expected=self.expected, option=options, commands=self.commands
+        )
 
 
 class Block(NamedTuple):
@@ -53,11 +70,6 @@ class Block(NamedTuple):
     frame: pl.DataFrame
     rows: int
 
-    @property
-    def bad(self) -> int:
-        """Rows that were skipped."""
-        return self.rows - len(self.frame)
-
 
 @contextmanager
 def polars_errors(
@@ -68,179 +80,138 @@ def polars_errors(
         yield
     except DataError:
         raise
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, *also) as error:  # type: ignore[misc]  # a tuple
+    except (*POLARS_ERRORS, *also) as error:
         reason = first_line(error)[:160]
         raise DataError(f"cannot be read ({reason})", where=where, expected=expected) from error
 
 
-@dataclass(frozen=True)
+@dataclass
 class Cleaner:
     """Cleans the columns of one source.
 
     Attributes:
         where: the source, for messages.
         columns: role → name of the column in the source, for messages.
-        wanted: the columns that were looked for.
         skip: drop bad rows instead of raising an error.
         place: how messages name a row by its number.
-        times: whether the first readable time of the source was a date or a number; its key is the role.
+        times: whether times written as text are dates or numbers, as the first readable one of the source is.
     """
 
     where: str
     columns: Mapping[str, str]
-    wanted: Sequence[WantedColumn]
     skip: bool
     place: str = "line {}"
-    times: dict[str, str] = field(default_factory=dict)
+    times: Literal["dates", "numbers"] | None = None
 
     def quick(self, frame: pl.DataFrame) -> Block:
         """The block of a frame whose columns are named by role, if no value is bad; text ids are not looked at."""
-        columns: list[pl.Series] = []
-        for wanted, found in self._found(frame):
-            if wanted.kind == "id" and found.dtype == pl.String:
-                column, bad = found, found.is_null()
-            else:
-                column, bad = self._cleaned(wanted, found)
-            if bad.any():
+        clean = {}
+        for role in self.columns:
+            is_text_id = KINDS[role] == "id" and frame[role].dtype == pl.String
+            clean[role] = frame[role] if is_text_id else self._cleaned(role, frame[role])
+            if clean[role].null_count() and KINDS[role] != "text":
                 raise BadBlockError
-            columns.append(column)
-        return Block(pl.DataFrame(columns), len(frame))
+        return Block(pl.DataFrame(clean), len(frame))
 
     def careful(self, frame: pl.DataFrame, numbers: Sequence[int] | pl.Series) -> Block:
         """The block without its bad rows; or an error about the first of them, named by its number."""
-        columns: list[pl.Series] = []
-        problems: list[tuple[WantedColumn, pl.Series, pl.Series]] = []
-        for wanted, found in self._found(frame):
-            column, bad = self._cleaned(wanted, found)
-            columns.append(column)
-            if bad.any():
-                problems.append((wanted, found, bad))
-        cleaned = pl.DataFrame(columns)
-        if not problems:
-            return Block(cleaned, len(frame))
-        any_bad = pl.select(pl.any_horizontal([bad for _, _, bad in problems])).to_series()
-        if self.skip:
-            return Block(cleaned.filter(~any_bad), len(frame))
+        clean = pl.DataFrame({role: self._cleaned(role, frame[role]) for role in self.columns})
+        bad = clean.select(pl.col(role).is_null() for role in self.columns if KINDS[role] != "text")
+        any_bad = bad.select(pl.any_horizontal(pl.all())).to_series()
+        if self.skip or not any_bad.any():
+            return Block(clean.filter(~any_bad), len(frame))
         row = int(any_bad.arg_max() or 0)
-        wanted, found, _ = next(problem for problem in problems if problem[2][row])
-        value, name = found[row], repr(self.columns[wanted.role])
+        role = next(role for role in bad.columns if bad[role][row])
+        value, kind = frame[role][row], KINDS[role]
         missing = value is None or (isinstance(value, str) and not value.strip())
-        bad_value = f"{value!r} is not a {'valid id' if wanted.kind == 'id' else wanted.role}"
-        leave_out = () if wanted.required else (Option(wanted.role, "", "leaves the column out"),)
+        what = f"no {role}" if missing else f"{value!r} is not a {'valid id' if kind == 'id' else role}"
+        leave_out = () if kind == "id" else (Option(role, "", "leaves the column out"),)
         raise DataError(
-            f"{f'no {wanted.role}' if missing else bad_value} in column {name}",
+            f"{what} in column {self.columns[role]!r}",
             where=f"{self.where}, {self.place.format(numbers[row])}",
-            expected=_EXPECTED[wanted.kind],
+            expected=_EXPECTED[kind],
             option=(*leave_out, SKIP),
         )
 
-    def _found(self, frame: pl.DataFrame) -> Iterator[tuple[WantedColumn, pl.Series]]:
-        """Each wanted column of a frame, with plain types."""
-        for wanted in self.wanted:
-            if wanted.role in frame.columns:
-                found = frame[wanted.role]
-                if found.dtype in (pl.Categorical, pl.Enum):
-                    found = found.cast(pl.String)
-                yield wanted, found.cast(pl.Int64) if found.dtype == pl.Null else found
-
-    def _cleaned(self, wanted: WantedColumn, found: pl.Series) -> tuple[pl.Series, pl.Series]:
-        """A clean column, and a flag for each row whose value is bad; a `DataError` if no value can be good."""
-        place = f"{self.where}, column {self.columns[wanted.role]!r}"
-        if wanted.kind == "id":
+    def _cleaned(self, role: str, found: pl.Series) -> pl.Series:
+        """A clean column, in which bad values are missing; a `DataError` if no value can be good."""
+        place, kind = f"{self.where}, column {self.columns[role]!r}", KINDS[role]
+        if found.dtype in (pl.Categorical, pl.Enum):
+            found = found.cast(pl.String)
+        elif found.dtype == pl.Null:
+            found = found.cast(pl.Int64)
+        if kind == "id":
             return clean_ids(found, place)
-        if wanted.kind == "time":
-            return _clean_times(found, place, self.times, wanted.role)
-        if wanted.kind == "number":
-            return _clean_numbers(found, place)
-        text = found.cast(pl.String, strict=False).str.strip_chars()
-        return text.set(text == "", None), pl.repeat(False, len(found), eager=True)
+        if found.dtype == pl.String:
+            found = found.str.strip_chars()
+        if kind == "text":
+            text = found.cast(pl.String, strict=False)
+            return text.set(text == "", None)
+        if not found.dtype.is_numeric() and found.dtype not in _OTHER_TYPES[kind]:
+            raise _wrong_type(found, place, kind)
+        if kind == "number":
+            # Narrow before the check: a number too large for 32 bits is not finite.
+            return _finite(found.cast(pl.Float64, strict=False).cast(pl.Float32, strict=False))
+        if found.dtype == pl.String:
+            return self._times_of_text(found)
+        if found.dtype in (pl.Date, pl.Datetime):
+            found = found.dt.epoch("s")
+        return found.cast(pl.Int64, strict=False) if found.dtype.is_integer() else _whole_if_possible(found)
+
+    def _times_of_text(self, text: pl.Series) -> pl.Series:
+        """All numbers or all dates, as the first readable time of the source is."""
+        if self.times == "dates":
+            return parsed_dates(text)
+        numbers = text.cast(pl.Int64, strict=False)
+        if numbers.null_count():
+            fractions = _whole_if_possible(text)
+            numbers = fractions if fractions.null_count() < numbers.null_count() else numbers
+        if self.times is None:
+            first = numbers.is_not_null().index_of(True)
+            dates = parsed_dates(text[:first])
+            if dates.is_not_null().any():
+                self.times = "dates"
+                return dates if first is None else parsed_dates(text)
+            self.times = None if first is None else "numbers"
+        return numbers
 
 
 def unusual_ids(ids: pl.Series) -> bool:
     """Whether there is an id among these strings that is bad or is written with blanks around it."""
-    found, bad = clean_ids(ids, "ids")
-    return bool(bad.any()) or bool((found != ids).any())
+    return bool(clean_ids(ids, "ids").ne_missing(ids).any())
 
 
-def clean_ids(found: pl.Series, place: str) -> tuple[pl.Series, pl.Series]:
-    """Ids without blanks around them, and which of them are missing or hold a control character."""
+def clean_ids(found: pl.Series, place: str) -> pl.Series:
+    """Ids without blanks around them; one with a control character, or that stands for none, is missing."""
     if found.dtype == pl.String:
         found = found.str.strip_chars()
-        return found, found.str.contains(_BAD_ID).fill_null(True)
+        return found.set(found.str.contains(_BAD_ID), None)
     if found.dtype.is_float():
         # pandas turns an integer column with missing values into floats
-        numbers = found.cast(pl.Float64)
-        bad = ~numbers.is_finite().fill_null(False)
-        fractions = numbers.filter(~bad & ~_is_whole(numbers))
+        found = _finite(found)
+        fractions = found.filter(~_is_whole(found))
         if len(fractions):
             raise DataError(f"{fractions[0]!r} as an id", where=place, expected="strings or whole numbers")
-        found = numbers.set(bad, None)
     elif not found.dtype.is_integer():
-        raise _wrong_type(found, place, "ids: all strings or all integers")
-    codes = found.cast(pl.Int64, strict=False)
-    return codes, codes.is_null()
+        raise _wrong_type(found, place, "id")
+    return found.cast(pl.Int64, strict=False)
 
 
-def _clean_times(
-    found: pl.Series, place: str, known: dict[str, str], role: str
-) -> tuple[pl.Series, pl.Series]:
-    kind = found.dtype
-    if kind == pl.String:
-        return _parse_times(found.str.strip_chars(), known, role)
-    if kind.is_float() or kind.is_decimal():
-        return _whole_if_possible(found.cast(pl.Float64))
-    if kind in (pl.Date, pl.Datetime):
-        found = found.dt.epoch("s")
-    elif not kind.is_integer():
-        raise _wrong_type(found, place, "timestamps: numbers or dates")
-    whole = found.cast(pl.Int64, strict=False)
-    return whole, whole.is_null()
-
-
-def _parse_times(text: pl.Series, known: dict[str, str], role: str) -> tuple[pl.Series, pl.Series]:
-    """Times from strings: all numbers or all dates, whichever the first readable value of the source is."""
-    whole = text.cast(pl.Int64, strict=False)
-    if whole.null_count() == 0 and len(whole) and known.setdefault(role, "numbers") == "numbers":
-        return whole, whole.is_null()
-    numbers = text.cast(pl.Float64, strict=False)
-    numbers = numbers.set(~numbers.is_finite().fill_null(False), None)
-    seconds = parsed_dates(text).rename(text.name)
-    first_date, first_number = _first_value(seconds), _first_value(numbers)
-    if role not in known and first_date != first_number:
-        known[role] = "dates" if first_date < first_number else "numbers"
-    if known.get(role) == "dates":
-        return seconds, seconds.is_null()
-    if whole.null_count() == numbers.null_count():
-        return whole, whole.is_null()
-    return _whole_if_possible(numbers)
-
-
-def _first_value(column: pl.Series) -> int:
-    """The position of the first value that is not missing; the length if there is none."""
-    return int(column.is_not_null().arg_max() or 0) if column.null_count() < len(column) else len(column)
-
-
-def _whole_if_possible(numbers: pl.Series) -> tuple[pl.Series, pl.Series]:
-    bad = ~numbers.is_finite().fill_null(False)
-    if (_is_whole(numbers) | bad).all():
-        numbers = numbers.set(bad, None).cast(pl.Int64, strict=False)
-    return numbers, bad
+def _finite(numbers: pl.Series) -> pl.Series:
+    """Numbers that are finite; others are missing."""
+    return numbers.set(~numbers.is_finite(), None)
 
 
 def _is_whole(numbers: pl.Series) -> pl.Series:
     return (numbers == numbers.floor()) & (numbers.abs() < 2.0**53)
 
 
-def _clean_numbers(found: pl.Series, place: str) -> tuple[pl.Series, pl.Series]:
-    if found.dtype == pl.String:
-        found = found.str.strip_chars()
-    elif not (found.dtype.is_numeric() or found.dtype == pl.Boolean):
-        raise _wrong_type(found, place, "numbers")
-    # Narrow before the check: a number too large for 32 bits is not finite.
-    numbers = found.cast(pl.Float64, strict=False).cast(pl.Float32, strict=False)
-    return numbers, ~numbers.is_finite().fill_null(False)
+def _whole_if_possible(found: pl.Series) -> pl.Series:
+    """The finite ones of numbers, as integers if all of them are whole."""
+    numbers = _finite(found.cast(pl.Float64, strict=False))
+    return numbers.cast(pl.Int64) if _is_whole(numbers).all() else numbers
 
 
-def _wrong_type(found: pl.Series, place: str, expected: str) -> DataError:
-    kind = "mixed Python objects" if found.dtype == pl.Object else str(found.dtype)
-    return DataError(f"values of type {kind}", where=place, expected=expected)
+def _wrong_type(found: pl.Series, place: str, kind: str) -> DataError:
+    name = "mixed Python objects" if found.dtype == pl.Object else str(found.dtype)
+    return DataError(f"values of type {name}", where=place, expected=_EXPECTED[kind])

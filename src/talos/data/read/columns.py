@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
 import polars as pl
 
-from talos.data.options import Columns
-from talos.data.read.dates import parsed_dates
 from talos.errors import DataError, Option, nearest
 
-__all__ = ["WantedColumn", "find_columns", "folded", "guesses", "is_usual", "untyped", "wanted_columns"]
+__all__ = ["KINDS", "find_columns", "guesses", "is_usual", "parsed_dates", "untyped"]
+
+KINDS: Mapping[str, Literal["id", "time", "number", "text"]] = {
+    "user": "id",
+    "item": "id",
+    "timestamp": "time",
+    "rating": "number",
+    "title": "text",
+    "rank": "number",
+    "score": "number",
+}
+"""What a column is for, its role, and how its values are cleaned. Ids are required, the other columns optional."""
 
 # The usual names of each role, as `folded` spells them. An earlier group wins over a later one, so that Amazon's
 # `asin` beats `parent_asin`; two columns of the same group are ambiguous.
@@ -40,24 +48,19 @@ _USUAL = {
 }
 _GROUPS = {role: [set(group.split()) for group in groups] for role, groups in _USUAL.items()}
 # Words by which a column that has no usual name may still be meant: `user_procid`, `buyerNo`, `web_track_key`.
-_WORDS = {
+_NOUNS = {
     "user": "user customer client member visitor buyer shopper consumer subscriber account reviewer rater listener "
     "viewer player reader guest patron person",
     "item": "item product article sku asin isbn ean gtin upc track song movie film book game video show recipe "
     "merchandise good",
 }
-_NOUNS = {role: frozenset(words.split()) for role, words in _WORDS.items()}
+_ROLE_OF = {
+    word: role for role, nouns in _NOUNS.items() for noun in nouns.split() for word in (noun, noun + "s")
+}
 # What such a name ends with if it is a key; `user_age` and `item_price` are not.
 _KEYS = {"id", "key", "no", "nr", "num", "number", "code", "hash", "uuid", "guid", "pk", "ref", "token"}
-_NOT_IDS = {
-    "paid",
-    "unpaid",
-    "valid",
-    "invalid",
-    "bid",
-    "grid",
-    "mid",
-}  # words that end in -id and are no ids
+_NO_KEYS = {"paid", "unpaid", "valid", "invalid", "bid", "grid", "mid"}  # words that end in -id
+_COMPOUND = re.compile(rf"\b({'|'.join(_ROLE_OF)})({'|'.join(_KEYS)})\b")  # `customernumber`
 # Words for a time, for columns of numbers; columns of dates are times by their values.
 _TIME_WORDS = {"at", "on", "time", "date", "datetime", "day", "when", "ts", "timestamp", "epoch", "seconds"}
 _EPOCH = (10**8, 9 * 10**18)  # numbers that can be times since 1970: seconds from 1973, or finer units
@@ -65,39 +68,21 @@ _EPOCH = (10**8, 9 * 10**18)  # numbers that can be times since 1970: seconds fr
 _WEIGHT_WORDS = {"qty", "quantity", "count", "weight", "plays", "playcount", "amount", "strength", "units"}
 # Reviews have a title of their own, which is not the item's.
 _REVIEW_COLUMNS = {"text", "reviewtext", "helpfulvote", "reviewbody", "reviewtitle"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class WantedColumn:
-    """One column that a reader looks for.
-
-    Attributes:
-        role: what the column is for, such as "user"; columns that were read are called by it.
-        kind: how its values are cleaned.
-        given: the name that the caller gave; None to guess it, "" to leave the column out.
-        required: whether it is an error if there is no such column.
-    """
-
-    role: str
-    kind: Literal["id", "time", "number", "text"]
-    given: str | None = None
-    required: bool = False
-
-
-def wanted_columns(columns: Columns) -> tuple[WantedColumn, ...]:
-    """The columns of interactions."""
-    return (
-        WantedColumn(role="user", kind="id", given=columns.user or None, required=True),
-        WantedColumn(role="item", kind="id", given=columns.item or None, required=True),
-        WantedColumn(role="timestamp", kind="time", given=columns.timestamp),
-        WantedColumn(role="rating", kind="number", given=columns.rating),
-        WantedColumn(role="title", kind="text", given=columns.title),
-    )
-
-
-def folded(name: str) -> str:
-    """A column name without case, spaces, punctuation and a RecBole type suffix."""
-    return "".join(letter for letter in untyped(name).casefold() if letter.isalnum())
+_TIME_FORMATS = (
+    "%Y-%m-%d",
+    "%Y-%m-%d %H:%M:%S%.f",
+    "%Y-%m-%dT%H:%M:%S%.f",
+    "%Y-%m-%dT%H:%M:%S%.f%#z",
+    "%Y-%m-%d %H:%M:%S%.f%#z",
+    "%Y-%m-%d %H:%M",
+    "%Y-%m-%dT%H:%M",
+    "%Y/%m/%d",
+    "%Y/%m/%d %H:%M:%S",
+    # Dates with dots have the day first everywhere; dates with slashes are ambiguous.
+    "%d.%m.%Y",
+    "%d.%m.%Y %H:%M",
+    "%d.%m.%Y %H:%M:%S",
+)
 
 
 def untyped(name: str) -> str:
@@ -108,14 +93,26 @@ def untyped(name: str) -> str:
 
 def is_usual(name: str) -> bool:
     """Whether this is a usual name of a column, so that it belongs to a header and not to the data."""
-    return any(folded(name) in group for groups in _GROUPS.values() for group in groups)
+    return any(_folded(name) in group for groups in _GROUPS.values() for group in groups)
+
+
+def parsed_dates(text: pl.Series) -> pl.Series:
+    """Seconds since 1970 of each date in a column of text; null where there is none."""
+    seconds = pl.repeat(None, len(text), dtype=pl.Int64, eager=True)
+    for layout in _TIME_FORMATS:
+        parsed = text.str.to_datetime(layout, strict=False, time_unit="us", ambiguous="null")
+        seconds = seconds.fill_null(parsed.dt.epoch("s").cast(pl.Int64))
+        if seconds.null_count() == 0:
+            break
+    return seconds
 
 
 def find_columns(
-    wanted: Sequence[WantedColumn],
+    wanted: Mapping[str, str | None],
     names: Sequence[str],
     where: str,
     values: Callable[[int], pl.Series] | None = None,
+    labels: Sequence[str] | None = None,
 ) -> dict[str, int]:
     """The position in `names` of each wanted column, by role; optional columns that are not there are left out.
 
@@ -123,55 +120,66 @@ def find_columns(
     that is left. Times are also found by their values, if one column only can be meant. `guesses` says what was found.
 
     Args:
-        wanted: the columns to look for.
+        wanted: role → the name that the caller gave; None to guess it, "" to leave an optional column out.
         names: of all columns.
         where: the source, for messages.
         values: some values of the column at a position.
+        labels: what columns are for that are called by their position; nothing else is guessed then.
 
-    >>> find_columns([WantedColumn(role="item", kind="id")], ["userId", "movieId"], "x.csv")
+    >>> find_columns({"item": None}, ["userId", "movieId"], "x.csv")
     {'item': 1}
-    >>> both = [WantedColumn(role=role, kind="id", required=True) for role in ("user", "item")]
-    >>> find_columns(both, ["price", "web_sku", "user_procid"], "x.csv")
+    >>> find_columns({"user": None, "item": None}, ["price", "web_sku", "user_procid"], "x.csv")
     {'user': 2, 'item': 1}
     """
     found: dict[str, int] = {}
-    for one in wanted:
-        position = _by_name(one, names, where) if one.given else None
-        if one.given is None:
-            taken = set(found.values())
-            position = _by_usual_names(one.role, names, where, taken)
-            if position is None and one.role in _NOUNS:
-                position = _by_words(one.role, names, where, taken)
-        if position is not None:
-            found[one.role] = position
-    missing = [one for one in wanted if one.required and one.role not in found]
-    if len(missing) == 1 and len(names) == 2 and len(found) == 1:
-        (left,) = {0, 1} - set(found.values())
-        if not is_usual(names[left]):
-            found[missing.pop().role] = left
-    for one in missing:
-        near = nearest(one.role, names)
-        raise DataError(
-            f"no {one.role} column among {_listing(names)}",
-            where=where,
-            expected=f"a usual name such as '{one.role}' or '{one.role}_id'",
-            hint=near if near.startswith("did") else None,
-            option=Option(one.role, "NAME", "names it"),
-        )
-    if values is not None and any(one.kind == "time" and one.given is None for one in wanted):
-        times = [n for n in range(len(names)) if n not in found.values() and _is_time(names[n], values(n))]
-        if "timestamp" not in found and len(times) == 1:
-            found["timestamp"] = times[0]
-    for role, position in found.items():
-        other = next((r for r, p in found.items() if p == position and r != role), None)
-        if other is not None:
+    for role, given in wanted.items():
+        if given:
+            same = [position for position, name in enumerate(names) if name == given]
+            folded = [position for position, name in enumerate(names) if name.casefold() == given.casefold()]
+            matches = same or folded
+            if not matches:
+                expected, near = f"the name of the {role} column", nearest(given, names)
+                raise DataError(f"no column {given!r}", where=where, expected=expected, hint=near)
+        elif given is None or KINDS[role] == "id":
+            groups = _candidates(role, labels or names, found.values())
+            matches = next(filter(None, groups), [])
+        else:
+            matches = []
+        if len(matches) > 1:
             raise DataError(
-                f"column {names[position]!r} is both {role} and {other}", where=where, expected="two columns"
+                f"{' and '.join(repr(names[position]) for position in matches)} could each be the {role} column",
+                where=where,
+                expected="one of them",
+                option=Option(role, "NAME", "names it"),
             )
-    return found
+        for position in matches:
+            other = next((other for other in found if found[other] == position), None)
+            if other is not None:
+                what = f"column {names[position]!r} is both {other} and {role}"
+                raise DataError(what, where=where, expected="two columns")
+            found[role] = position
+    missing = [role for role in wanted if KINDS[role] == "id" and role not in found]
+    left = [position for position, name in enumerate(names) if position not in found.values()]
+    if len(missing) == len(left) == len(found) == 1 and not is_usual(names[left[0]]):
+        found[missing.pop()] = left.pop()
+    for role in missing:
+        near = nearest(role, names)
+        raise DataError(
+            f"no {role} column among {_listing(names)}",
+            where=where,
+            expected=f"a usual name such as '{role}' or '{role}_id'" if labels is None else "its position",
+            hint=near if near.startswith("did") else None,
+            option=Option(role, "NAME", "names it"),
+        )
+    guess_time = "timestamp" not in found and wanted.get("timestamp", "") is None
+    if guess_time and values is not None and labels is None:
+        times = [position for position in left if _is_time(names[position], values(position))]
+        if len(times) == 1:
+            found["timestamp"] = times[0]
+    return {role: found[role] for role in wanted if role in found}
 
 
-def guesses(wanted: Sequence[WantedColumn], names: Sequence[str], found: Mapping[str, int]) -> str:
+def guesses(wanted: Mapping[str, str | None], names: Sequence[str], found: Mapping[str, int]) -> str:
     """Which column was taken for what, in words, where that is not plain from the names, and which could be a weight.
 
     Args:
@@ -179,13 +187,13 @@ def guesses(wanted: Sequence[WantedColumn], names: Sequence[str], found: Mapping
         names: of all columns.
         found: the position of each role's column.
 
-    >>> wanted = [WantedColumn(role=role, kind="id") for role in ("user", "item")]
+    >>> wanted = {"user": None, "item": None}
     >>> guesses(wanted, ["sku", "customer", "shop"], {"user": 1, "item": 0})
     "column 'customer' is taken for the user, 'sku' for the item; 'shop' is not used"
     >>> guesses(wanted, ["user_id", "itemId"], {"user": 0, "item": 1})
     ''
     """
-    guessed = {one.role: names[found[one.role]] for one in wanted if one.given is None and one.role in found}
+    guessed = {role: names[position] for role, position in found.items() if not wanted[role]}
     left = [name for position, name in enumerate(names) if position not in found.values()]
     weights = [name for name in left if "rating" not in found and _WEIGHT_WORDS.intersection(_words_of(name))]
     said = []
@@ -203,61 +211,14 @@ def guesses(wanted: Sequence[WantedColumn], names: Sequence[str], found: Mapping
     return "; ".join(said)
 
 
-def _is_plain(role: str, name: str) -> bool:
-    groups = _GROUPS[role][:1] if role in _NOUNS else _GROUPS[role]
-    return any(folded(name) in group for group in groups)
-
-
-def _is_time(name: str, values: pl.Series) -> bool:
-    """Whether a column holds times: dates, or numbers that can be times under a name with a word for one."""
-    if values.dtype in (pl.Date, pl.Datetime):
-        return True
-    values = values.drop_nulls()
-    if values.dtype == pl.String:
-        values = values.str.strip_chars()
-        values = values.filter(values != "")
-        if len(values) and parsed_dates(values).null_count() == 0:
-            return True
-        values = values.cast(pl.Float64, strict=False)
-    if not values.dtype.is_numeric() or not len(values) or not set(_words_of(name)) & _TIME_WORDS:
-        return False
-    return bool(values.is_between(*_EPOCH).fill_null(False).all())
-
-
-def _by_name(wanted: WantedColumn, names: Sequence[str], where: str) -> int:
-    given = wanted.given or ""
-    for spelling in (str, str.casefold):
-        matches = [position for position, name in enumerate(names) if spelling(name) == spelling(given)]
-        if len(matches) == 1:
-            return matches[0]
-        if matches:
-            raise DataError(f"{len(matches)} columns called {given!r}", where=where, expected="one")
-    raise DataError(
-        f"no column {given!r}",
-        where=where,
-        expected=f"the name of the {wanted.role} column",
-        hint=nearest(given, names),
-    )
-
-
-def _by_usual_names(role: str, names: Sequence[str], where: str, taken: set[int]) -> int | None:
-    keys = [folded(name) for name in names]
-    if role == "title" and _REVIEW_COLUMNS.intersection(keys):
-        return None
+def _candidates(role: str, names: Sequence[str], taken: Collection[int]) -> Iterator[list[int]]:
+    """The columns that a role may mean, the likelier ones first; those of one group are equally likely."""
+    free = {position: name for position, name in enumerate(names) if position not in taken}
+    if role == "title" and _REVIEW_COLUMNS.intersection(map(_folded, names)):
+        return
     for group in _GROUPS[role]:
-        matches = [position for position, key in enumerate(keys) if key in group and position not in taken]
-        if matches:
-            return _only(matches, role, names, where)
-    return None
-
-
-def _by_words(role: str, names: Sequence[str], where: str, taken: set[int]) -> int | None:
-    matches = [
-        position
-        for position, name in enumerate(names)
-        if position not in taken and not is_usual(name) and _is_key_of(role, name)
-    ]
-    return _only(matches, role, names, where) if matches else None
+        yield [position for position, name in free.items() if _folded(name) in group]
+    yield [position for position, name in free.items() if not is_usual(name) and _is_key_of(role, name)]
 
 
 def _is_key_of(role: str, name: str) -> bool:
@@ -266,35 +227,41 @@ def _is_key_of(role: str, name: str) -> bool:
     >>> [_is_key_of("user", name) for name in ("user_procid", "buyerNo", "CUSTOMERNUMBER", "user_age", "user_paid")]
     [True, True, True, False, False]
     """
-    words: list[str] = []
-    for word in _words_of(name):
-        noun = next((one for one in _NOUNS[role] if word.startswith(one) and word[len(one) :] in _KEYS), "")
-        words += [noun, word[len(noun) :]] if noun else [word]
-    singular = {word.removesuffix("s") for word in words} | set(words)
-    if not words or not singular & _NOUNS[role]:
-        return False
-    if any(singular & nouns for other, nouns in _NOUNS.items() if other != role):
-        return False
-    last = words[-1]
-    is_id = last.endswith("id") and last not in _NOT_IDS
-    return is_id or last in _KEYS or bool({last, last.removesuffix("s")} & _NOUNS[role])
+    words = _words_of(name)
+    last = words[-1] if words else ""
+    is_key = last in _ROLE_OF or last in _KEYS or (last.endswith("id") and last not in _NO_KEYS)
+    return is_key and {_ROLE_OF[word] for word in words if word in _ROLE_OF} == {role}
+
+
+def _is_plain(role: str, name: str) -> bool:
+    groups = _GROUPS[role][:1] if KINDS[role] == "id" else _GROUPS[role]
+    return any(_folded(name) in group for group in groups)
+
+
+def _is_time(name: str, values: pl.Series) -> bool:
+    """Whether a column holds times: dates, or numbers that can be times under a name with a word for one."""
+    values = values.drop_nulls()
+    if values.dtype in (pl.Date, pl.Datetime):
+        return True
+    if values.dtype == pl.String:
+        values = values.str.strip_chars()
+        values = values.filter(values != "")
+        if len(values) and parsed_dates(values).null_count() == 0:
+            return True
+        values = values.cast(pl.Float64, strict=False)
+    named = values.dtype.is_numeric() and len(values) and set(_words_of(name)) & _TIME_WORDS
+    return bool(named and values.is_between(*_EPOCH).fill_null(False).all())
+
+
+def _folded(name: str) -> str:
+    """A column name without case, spaces, punctuation and a RecBole type suffix."""
+    return "".join(letter for letter in untyped(name).casefold() if letter.isalnum())
 
 
 def _words_of(name: str) -> list[str]:
-    """The words of a name: `user_procId` has three."""
+    """The words of a name: `user_procId` has three, and so has `web_itemno`."""
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", untyped(name)).casefold()
-    return [word for word in re.split(r"[\W_]+", apart) if word]
-
-
-def _only(matches: Sequence[int], role: str, names: Sequence[str], where: str) -> int:
-    if len(matches) == 1:
-        return matches[0]
-    raise DataError(
-        f"{' and '.join(repr(names[m]) for m in matches)} could each be the {role} column",
-        where=where,
-        expected="one of them",
-        option=Option(role, "NAME", "names it"),
-    )
+    return _COMPOUND.sub(r"\1 \2", re.sub(r"[\W_]+", " ", apart)).split()
 
 
 def _listing(names: Sequence[str]) -> str:

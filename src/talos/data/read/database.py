@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ import polars as pl
 
 from talos.data.databases import SQLITE_ERRORS, DatabaseURL, connect_postgres, quoted
 from talos.data.options import SourceOptions
-from talos.data.read.columns import WantedColumn
 from talos.data.read.frames import SAMPLED, Typed
 from talos.data.read.text import File
 from talos.errors import DataError, Option, first_line, nearest
@@ -52,7 +51,7 @@ class Database(Typed):
 
     rows = 0  # not known
 
-    def __init__(self, url: str, options: SourceOptions, wanted: Sequence[WantedColumn]) -> None:
+    def __init__(self, url: str, options: SourceOptions, wanted: Mapping[str, str | None]) -> None:
         self._url = DatabaseURL.parse(url)
         self._query, self._table = options.query or self._url.query, options.table or self._url.table
         named = ", query" if self._query else f", table {self._table}" if self._table else ""

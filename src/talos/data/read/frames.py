@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from talos.data.options import SourceOptions
 from talos.data.parquet import scan_file
 from talos.data.read.base import Reader
 from talos.data.read.clean import Block, polars_errors
-from talos.data.read.columns import WantedColumn, find_columns
+from talos.data.read.columns import find_columns
 from talos.data.read.text import File
 from talos.errors import ArgumentError, DataError, Option
 
@@ -98,7 +98,7 @@ class Parquet(Typed):
 class Frame(Typed):
     """A frame or matrix in memory; `file.name` is what messages call it."""
 
-    def __init__(self, data: Any, options: SourceOptions, wanted: Sequence[WantedColumn]) -> None:
+    def __init__(self, data: Any, options: SourceOptions, wanted: Mapping[str, str | None]) -> None:
         name = _name_of(data)
         self.data = _from_scipy(data) if name == "scipy matrix" else data
         super().__init__(File(Path(), name, options.max_bytes), options, wanted)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import reprlib
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
 import polars as pl
 
-from talos.data.read.base import Reader
-from talos.data.read.clean import SKIP, BadBlockError, Block, polars_errors
+from talos.data.read.base import TextReader
+from talos.data.read.clean import BadBlockError, BadRow
 from talos.data.read.columns import find_columns
-from talos.data.read.text import File, short
+from talos.data.read.text import File, half_characters
 from talos.errors import DataError
 
 __all__ = ["JSONLines"]
@@ -31,10 +32,11 @@ _TYPE_NAMES = {
     float: "number",
     list: "list",
     dict: "JSON object",
+    type(None): "null",
 }
 
 
-class JSONLines(Reader):
+class JSONLines(TextReader):
     """One JSON object per line, or one array of objects."""
 
     formats = ("jsonl", "json", "ndjson")
@@ -42,160 +44,89 @@ class JSONLines(Reader):
     @classmethod
     def recognises(cls, file: File) -> bool:
         """Whether the first line opens an object or an array of objects."""
-        first = next(iter(file.first_lines(1)), "").lstrip()
-        return first.startswith(("{", '[{"')) or first.rstrip() in ("[", "[{")
+        first = file.first_lines(1)[0].strip()
+        return first.startswith(("{", '[{"')) or first in ("[", "[{")
 
     def open(self) -> None:
-        """Take the keys of the first hundred objects as columns."""
-        self.is_array = self.file.samples[0].lstrip()[:1] == "["
-        self.first: dict[str, Any] = {}
-        names: dict[str, None] = {}
-        where = self.file.name
-        fault = DataError(
-            "no JSON object in the first lines", where=where, expected="one JSON object per line"
-        )
-        records = [record for _, record in islice(self._records(), 100)]
-        for record in records:
-            if isinstance(record, dict):
-                self.first = self.first or record
-                names |= dict.fromkeys(record)
-            elif isinstance(record, DataError):
-                fault = record
-        if not names:
-            raise fault
-        keys = list(names)
+        """Take the keys of the first hundred objects as columns; ids are of the type of the first one."""
+        self.is_array = self.file.head.lstrip().startswith("[")
+        sample = list(islice(self._records(), 100))
+        records = [record for _, record in sample if isinstance(record, dict)]
+        keys = list(dict.fromkeys(key for record in records for key in record))
+        if not keys:
+            nothing = (1, BadRow("no JSON object in the first lines", "one JSON object per line"))
+            number, fault = next((one for one in sample if isinstance(one[1], BadRow)), nothing)
+            raise fault.error(f"{self.file.name}, line {number}")
 
         def values(position: int) -> pl.Series:
-            found = [record.get(keys[position]) for record in records if isinstance(record, dict)]
-            plain = [one if isinstance(one, str) else repr(one) for one in found if one is not None]
-            return pl.Series(plain, dtype=pl.String)
+            found = [record[keys[position]] for record in records if record.get(keys[position]) is not None]
+            texts = (value if isinstance(value, str) else repr(value) for value in found)
+            return pl.Series([text.encode(errors="replace").decode() for text in texts], dtype=pl.String)
 
-        found = find_columns(self.wanted, keys, where, values)
+        found = find_columns(self.wanted, keys, self.file.name, values)
         self.take_columns(keys, found, "jsonl", "object {}" if self.is_array else "line {}")
-        self.rows = round(self.file.size / max(self.file.mean_line, 1.0))
+        self.find_numbers(found, values)
+        self.rows = self.file.about_how_many("\n")
+        self.ids: dict[str, type] = {}
+        for role in ("user", "item"):
+            ids = (record.get(keys[found[role]]) for record in records)
+            self.ids[role] = next((type(one) for one in ids if type(one) in (str, int)), str)
+        self.types = {role: pl.Int64 for role, kind in self.ids.items() if kind is int}
 
-    def quick(self, rows: int) -> Iterator[Block]:
-        """Pieces of the file as polars reads them, with the types of the first object."""
-        if self.is_array:
+    def parsed(self, chunk: bytes, types: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
+        """The wanted columns of some lines."""
+        if self.is_array or _HALF_CHARACTER.search(chunk):  # polars would make every half the same sign
             raise BadBlockError
         columns = self.cleaner.columns
-        wanted = {one.role: one for one in self.wanted if one.role in columns}
-        schema: dict[str, pl.DataType] = {}
-        for role, one in wanted.items():
-            value = self.first.get(columns[role])
-            whole = one.kind == "id" or (one.kind == "time" and isinstance(value, int))
-            if one.kind == "text" or isinstance(value, str):
-                schema[columns[role]] = pl.String()
-            else:
-                schema[columns[role]] = pl.Int64() if whole else pl.Float64()
-        texts = [
-            columns[r] for r, one in wanted.items() if one.kind == "id" and schema[columns[r]] == pl.String
-        ]
-        for chunk in self.file.chunks():
-            if _HALF_CHARACTER.search(chunk):  # polars would make every half the same sign
+        frame = pl.read_ndjson(
+            chunk, schema={key: types.get(role, pl.String) for role, key in columns.items()}
+        )
+        # polars turns numbers and objects into strings where the schema wants strings: count the quotes
+        for key in (columns[role] for role, kind in self.ids.items() if kind is str):
+            opened = (f'{json.dumps(key)}:{gap}"'.encode() for gap in ("", " "))
+            if sum(map(chunk.count, opened)) != len(frame):
                 raise BadBlockError
-            try:
-                with polars_errors(self.file.name):
-                    frame = pl.read_ndjson(chunk, schema=schema)
-            except DataError:
-                raise BadBlockError from None
-            # polars turns numbers and objects into strings where the schema wants strings: count the quotes
-            for key in texts:
-                opened = (f'{json.dumps(key)}:{gap}"'.encode() for gap in ("", " "))
-                if sum(map(chunk.count, opened)) != len(frame):
-                    raise BadBlockError
-            block = self.cleaner.quick(
-                frame.select([pl.col(key).alias(role) for role, key in columns.items()])
-            )
-            for start in range(0, block.rows, rows):
-                yield Block(block.frame[start : start + rows], min(rows, block.rows - start))
+        return frame.select(pl.col(key).alias(role) for role, key in columns.items())
 
-    def careful(self, rows: int) -> Iterator[Block]:
+    def numbered_rows(self) -> Iterator[tuple[int, list[Any] | BadRow]]:
         """Objects as Python's parser reads them, which knows the line of each."""
-        types: dict[str, type] = {}  # of the ids of each role, set by the first one
-        records = self._records()
-        while some := list(islice(records, rows)):
-            good: list[tuple[int, dict[str, Any]]] = []
-            fault: DataError | None = None
-            for number, record in some:
-                try:
-                    good.append((number, self._checked(record, number, types)))
-                except DataError as error:
-                    fault = error
-                    if not self.cleaner.skip:
-                        break
-            with polars_errors(self.file.name, "values of one type", TypeError, ValueError, OverflowError):
-                columns = [
-                    self._column(role, [row[role] for _, row in good], types) for role in self.cleaner.columns
-                ]
-                block = self.cleaner.careful(pl.DataFrame(columns), [number for number, _ in good])
-            if (
-                fault is not None and not self.cleaner.skip
-            ):  # a row before it may be bad as well, and is named first
-                raise fault
-            yield Block(block.frame, block.rows + len(some) - len(good))
+        for number, record in self._records():
+            yield number, record if isinstance(record, BadRow) else self._row(record)
 
-    def _checked(self, record: Any, number: int, types: dict[str, type]) -> dict[str, Any]:
-        """The value of each role in a record, or a `DataError` if one is of the wrong type."""
-        place = f"{self.file.name}, {self.cleaner.place.format(number)}"
-        if isinstance(record, DataError):
-            raise record
+    def _row(self, record: Any) -> list[Any] | BadRow:
+        """The value of each role: ids as they are, others as text, as a number may be written as a string."""
         if not isinstance(record, dict):
-            raise DataError(f"a {_type_name(record)}", where=place, expected="a JSON object", option=SKIP)
-        row = {role: record.get(key) for role, key in self.cleaner.columns.items()}
-        for role, value in row.items():
-            key = self.cleaner.columns[role]
-            if role in ("user", "item") and value is not None:
-                expected = types.setdefault(role, type(value)) if type(value) in (str, int) else None
-                if type(value) is not expected or (isinstance(value, int) and value not in _INT64):
-                    allowed = {str: "strings, as before", int: "64-bit integers, as before"}
-                    kind = allowed[types[role]] if role in types else "strings or integers"
-                    what = f"{short(value)} is a {_type_name(value)} in {key!r}"
-                    raise DataError(what, where=place, expected=f"ids of one type: {kind}", option=SKIP)
+            return BadRow(f"a {_TYPE_NAMES[type(record)]}", "a JSON object")
+        row: list[Any] = []
+        for role, key in self.cleaner.columns.items():
+            value, kind = record.get(key), self.ids.get(role)
+            if kind is not None and value is not None:
+                if type(value) is not kind or (kind is int and value not in _INT64):
+                    what = f"{reprlib.repr(value)} is a {_TYPE_NAMES[type(value)]} in {key!r}"
+                    expected = "strings" if kind is str else "64-bit integers"
+                    return BadRow(what, f"ids of one type: {expected}, as before")
             elif not isinstance(value, (str, int, float, type(None))):
-                raise DataError(f"{short(value)} in {key!r}", where=place, expected=f"a {role}", option=SKIP)
-            if isinstance(value, str) and not _is_unicode(value):
-                raise DataError(
-                    f"half a character in {key!r}", where=place, expected="valid Unicode", option=SKIP
-                )
+                return BadRow(f"{reprlib.repr(value)} in {key!r}", f"a {role}")
+            if isinstance(value, str) and half_characters(value):
+                return BadRow(f"half a character in {key!r}", "valid Unicode")
+            row.append(value if kind is not None or value is None or isinstance(value, str) else repr(value))
         return row
 
-    def _column(self, role: str, values: list[Any], types: Mapping[str, type]) -> pl.Series:
-        if role in ("user", "item"):
-            return pl.Series(
-                role, values, dtype=pl.String if types.get(role) is str else pl.Int64, strict=True
-            )
-        # a number may be written as a string: make all of them strings, parsed later
-        texts = [None if v is None else v if isinstance(v, str) else repr(v) for v in values]
-        return pl.Series(role, texts, dtype=pl.String)
-
     def _records(self) -> Iterator[tuple[int, Any]]:
-        """Number and value of each record; the value of one that cannot be parsed is a `DataError`."""
-        name = self.file.name
+        """Number and value of each record; the value of one that cannot be parsed is a `BadRow`."""
         with self.file.open() as stream:
             if self.is_array:
                 try:
                     yield from enumerate(json.loads(stream.read()), 1)
                 except (ValueError, RecursionError) as error:
                     what = f"is not JSON ({error})"
-                    raise DataError(what, where=name, expected="an array of objects") from error
+                    raise DataError(what, where=self.file.name, expected="an array of objects") from error
                 return
             for number, line in enumerate(stream, 1):
                 if line.strip():
                     try:
-                        yield number, json.loads(line)
+                        record = json.loads(line)
                     except (ValueError, RecursionError) as error:
                         reason = getattr(error, "msg", None) or type(error).__name__
-                        what, place = f"not JSON ({reason})", f"{name}, line {number}"
-                        yield (
-                            number,
-                            DataError(what, where=place, expected="one JSON object per line", option=SKIP),
-                        )
-
-
-def _is_unicode(value: str) -> bool:
-    return value.isascii() or not any("\ud800" <= sign <= "\udfff" for sign in value)
-
-
-def _type_name(value: object) -> str:
-    return _TYPE_NAMES.get(type(value), "null")
+                        record = BadRow(f"not JSON ({reason})", "one JSON object per line")
+                    yield number, record

@@ -5,35 +5,22 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import re
+import reprlib
 import shlex
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import Any, BinaryIO
 
-from talos.data.read.clean import is_integer_text
-from talos.data.read.columns import folded, is_usual, untyped
+from talos.data.read.clean import BadRow
+from talos.data.read.columns import is_usual, untyped
 from talos.errors import DataError
 
-if TYPE_CHECKING:
-    import _csv
-
-    from _typeshed import WriteableBuffer
-
-__all__ = [
-    "File",
-    "Layout",
-    "csv_reader",
-    "fields_of",
-    "guess_layout",
-    "headerless_roles",
-    "lines_are_ragged",
-    "not_utf8",
-    "short",
-]
+__all__ = ["File", "Layout", "guess_layout", "half_characters", "not_utf8", "rows_of"]
 
 _SAMPLE = 256 << 10
 _CHUNK = 16 << 20
@@ -41,8 +28,19 @@ _CHUNK = 16 << 20
 _MAX_RATIO = 250
 _RATIO_FROM = 64 << 20
 _LONGEST_FIELD = 1 << 20  # of a field that goes over several lines
+_GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 _SEPARATORS = ("::", "\t", ",", ";", "|", " ")
+_SEPARATOR_OF = {"amazon": ",", "inter": "\t", "tsv": "\t"}  # formats
+_USUAL_SEPARATOR = {".csv": ",", ".tsv": "\t", ".tab": "\t"}  # suffixes
+# A number or one of Amazon's ids: no name of a column.
+_VALUE = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|(?=.*\d)[A-Z\d]{10,}")
+# What a time is in a file without header: a date, or a number of at least a million.
+_is_date = re.compile(r"\s*\d{4}[-/]\S{3}").match
+_is_time = re.compile(r"\s*(\d{4}[-/]\S{3}|-?\d{7}|-?\d(\.\d+)?[eE]\+?(0?[6-9]|[1-9]\d))").match
+half_characters = re.compile("[\ud800-\udfff]").search
+"""Finds what is no character by itself: bytes that are not UTF-8, once decoded, or half of an escaped pair."""
+
 _MAGIC = {
     b"PK\x03\x04": ("a zip archive", "unpack it first"),
     b"SQLite format 3\0": ("a SQLite database", "read it as sqlite:///FILE"),
@@ -72,20 +70,10 @@ class File:
             raise DataError("is empty", where=self.name, expected="one interaction per line")
         return found
 
-    @cached_property
-    def size(self) -> int:
-        """In bytes; of compressed text an estimate."""
-        size = self.path.stat().st_size
-        return 4 * size if self._is_packed else size
-
-    @property
-    def _is_packed(self) -> bool:
-        return self.magic.startswith(b"\x1f\x8b")
-
     def open(self) -> BinaryIO:
         """A stream of the content, unpacked, without a byte order mark."""
         stream: BinaryIO = self.path.open("rb")
-        if self._is_packed:
+        if self.magic.startswith(_GZIP):
             stream = io.BufferedReader(_Unpacked(stream, self), 1 << 20)
         try:
             if stream.peek(3)[:3] == _BOM:  # type: ignore[attr-defined]  # both kinds of stream have it
@@ -95,51 +83,31 @@ class File:
             raise
         return stream
 
-    @property
-    def samples(self) -> list[str]:
-        """Whole lines from the beginning, the middle and the end; the beginning alone of a compressed file.
-
-        Raises:
-            DataError: this is no text.
-        """
-        return self._sampled[0]
-
-    @property
-    def is_sampled_whole(self) -> bool:
-        """Whether the samples are all there is."""
-        return self._sampled[1]
-
     @cached_property
-    def _sampled(self) -> tuple[list[str], bool]:
+    def head(self) -> str:
+        """Whole lines from the beginning; an error if this is no text."""
         with self.open() as stream:
-            head = stream.read(_SAMPLE + 1)
-            pieces, whole = [head], len(head) <= _SAMPLE
-            if not whole and not self._is_packed:
-                for start in (self.size // 2, self.size - _SAMPLE):
-                    stream.seek(max(start, _SAMPLE))
-                    piece = stream.read(_SAMPLE)
-                    pieces.append(piece[piece.find(b"\n") + 1 : piece.rfind(b"\n") + 1])
+            content = stream.read(_SAMPLE)
         for magic, (what, hint) in _MAGIC.items():
-            if head.startswith(magic):
+            if content.startswith(magic):
                 raise DataError(f"is {what}", where=self.name, expected="text or parquet", hint=hint)
-        if b"\0" in head:
-            raise DataError(
-                "is a binary file (it holds zero bytes)", where=self.name, expected="text or parquet"
-            )
-        if not head.strip():
+        if b"\0" in content:
+            what = "is a binary file (it holds zero bytes)"
+            raise DataError(what, where=self.name, expected="text or parquet")
+        end = len(content) if len(content) < _SAMPLE else content.rfind(b"\n") + 1 or _SAMPLE
+        text = content[:end].decode("utf-8", "replace")
+        if not text.strip():
             raise DataError("is empty", where=self.name, expected="one interaction per line")
-        if not whole:
-            pieces[0] = head[: head.rfind(b"\n") + 1] or head
-        return [piece.decode("utf-8", "replace") for piece in pieces], whole
-
-    @property
-    def mean_line(self) -> float:
-        """The mean length of the sampled lines."""
-        return sum(map(len, self.samples)) / max(1, sum(sample.count("\n") for sample in self.samples))
+        return text
 
     def first_lines(self, count: int = 50) -> list[str]:
         """The first lines that are not blank."""
-        return [line for line in self.samples[0].splitlines() if line.strip()][:count]
+        return [line for line in self.head.splitlines() if line.strip()][:count]
+
+    def about_how_many(self, sign: str) -> int:
+        """An estimate of how often a sign is in the file: as often as in the first lines."""
+        size = self.path.stat().st_size * (4 if self.magic.startswith(_GZIP) else 1)
+        return size * self.head.count(sign) // len(self.head)
 
     def chunks(self, skip_lines: int = 0, *, quoted: bool = False) -> Iterator[bytes]:
         """The content in pieces of whole lines; with `quoted`, a line break within quotes ends no piece."""
@@ -174,20 +142,17 @@ class _Unpacked(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: WriteableBuffer) -> int:
+    def readinto(self, buffer: Any) -> int:
         try:
             count = self._content.readinto(buffer)
-        except EOFError:
-            raise self._error("ends in the middle: truncated gzip data") from None
-        except (OSError, zlib.error) as error:
-            raise self._error(f"is damaged gzip data ({error})") from error
+        except (EOFError, OSError, zlib.error) as error:
+            what = f"is {'truncated' if isinstance(error, EOFError) else 'damaged'} gzip data ({error})"
+            raise DataError(what, where=self._file.name, expected="a whole .gz file") from error
         self._total, limit = self._total + count, self._file.max_bytes
-        if self._total > limit or self._total > max(_RATIO_FROM, _MAX_RATIO * self._stream.tell()):
-            large = (
-                f"exceeds {limit:,} bytes" if self._total > limit else f"grows more than {_MAX_RATIO}-fold"
-            )
+        if self._total > min(limit, max(_RATIO_FROM, _MAX_RATIO * self._stream.tell())):
+            size = f"exceeds {limit:,} bytes" if self._total > limit else f"grows more than {_MAX_RATIO}-fold"
             raise DataError(
-                f"{large} when decompressed",
+                f"{size} when decompressed",
                 where=self._file.name,
                 expected=f"at most {limit:,} bytes, and no decompression bomb",
                 hint="decompress it yourself if you trust it",
@@ -198,206 +163,124 @@ class _Unpacked(io.RawIOBase):
         self._stream.close()
         super().close()
 
-    def _error(self, what: str) -> DataError:
-        return DataError(what, where=self._file.name, expected="a whole .gz file")
-
 
 # ----------------------------------------------------------------------- layout
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The layout of a delimited text file."""
+    """The layout of a delimited text file.
+
+    Attributes:
+        format: what `Provenance` calls it.
+        separator: between the fields.
+        names: of the columns; their positions if there is no header.
+        usual: of a file without header what its columns are for, by the usual orders.
+        skip_lines: the header and the blank lines before it.
+        headerless: whether the first line has values.
+        quoted: whether quotes mean anything.
+    """
 
     format: str
     separator: str
     names: tuple[str, ...]
-    skip_lines: int  # the header and the blank lines before it
+    usual: tuple[str, ...]
+    skip_lines: int
     headerless: bool
-    quoted: bool = True
+    quoted: bool
 
 
-def lines_are_ragged(text: File) -> bool:
-    """Whether the file looks like LightGCN's `u i1 i2 …`: integers separated by blanks, in lines of any length.
-
-    The thresholds leave room for a few bad rows in a table, and for a few bad ids in a file of LightGCN's.
-    """
-    lines = text.first_lines(2000)
-    rows = [line.split(" ") for line in map(str.strip, lines)]
-    if not rows or not all(map(is_integer_text, rows[0])) or any("\t" in line for line in lines):
-        return False
-    tokens = [token for row in rows for token in row if token]
-    rows_of_usual_width = Counter(map(len, rows)).most_common(1)[0][1]
-    integers = sum(1 for token in tokens if is_integer_text(token))
-    return (
-        integers >= 0.8 * len(tokens) and rows_of_usual_width <= 0.8 * len(rows) and max(map(len, rows)) > 4
-    )
-
-
-def guess_layout(text: File, format: str | None = None, given: frozenset[str] = frozenset()) -> Layout:  # noqa: A002
+def guess_layout(file: File, format: str | None = None, given: frozenset[str] = frozenset()) -> Layout:  # noqa: A002
     """Guess separator, header and column names.
 
     Args:
-        text: the file.
+        file: the file.
         format: what is known of the format, such as "tsv".
         given: the columns that the caller named.
     """
-    lines = text.first_lines()
-    if not lines:
-        raise DataError("is empty", where=text.name, expected="one interaction per line")
-    inter = format == "inter" or (format is None and ".inter" in text.path.suffixes)
-    if inter or format == "tsv":
-        separator = "\t"
-    elif format == "amazon":
-        separator = ","
-    else:
-        separator = _separator(text, lines)
-    quoted = not inter and separator != "::"
-    first = _fields(lines[0], separator, quoted)
+    lines = file.first_lines()
+    name = format or ("inter" if ".inter" in file.path.suffixes else "text")
+    separator = _SEPARATOR_OF.get(name) or _separator(file, lines)
+    quoted = name != "inter" and separator != "::"
+    first = next(iter(rows_of(lines[:1], separator, quoted)), [])
     if len(first) < 2:
         raise DataError(
-            f"one field in the first line ({short(lines[0])})",
-            where=text.name,
+            f"one field in the first line ({reprlib.repr(lines[0])})",
+            where=file.name,
             expected="at least a user and an item, separated by comma, tab, ';', '|', '::' or blank",
         )
-    headerless = format in ("amazon", "movielens") or not _is_header(first, given)
-    names = map(str, range(1, len(first) + 1)) if headerless else (untyped(name.strip()) for name in first)
-    blank = next((n for n, line in enumerate(text.samples[0].split("\n")) if line.strip()), 0)
+    headerless = name in ("amazon", "movielens") or not _is_header(first, given)
+    if name in ("csv", "tsv", "text"):
+        name = {",": "csv", "\t": "tsv"}.get(separator, "text")
+        if headerless and (separator == "::" or (separator == "\t" and len(first) == 4)):
+            name = "movielens"
+        elif headerless and separator == "," and len(first) == 4 and not first[0].isdigit():
+            name = "amazon"
+    blank = next(n for n, line in enumerate(file.head.split("\n")) if line.strip())
+    names = tuple(str(n + 1) if headerless else untyped(field.strip()) for n, field in enumerate(first))
     return Layout(
-        format="inter" if inter else _format_name(format, separator, headerless, first),
+        format=name,
         separator=separator,
-        names=tuple(names),
+        names=names,
+        usual=_usual_order(first) if headerless else (),
         skip_lines=0 if headerless else blank + 1,
         headerless=headerless,
         quoted=quoted,
     )
 
 
-def csv_reader(lines: Iterable[str], separator: str, quoted: bool) -> _csv.Reader:
-    """A reader of the `csv` module for this separator."""
-    return csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE)
-
-
-def fields_of(sample: str, layout: Layout) -> list[list[str]]:
+def rows_of(lines: Iterable[str], separator: str, quoted: bool) -> list[list[str]]:
     """The fields of each row of a sample."""
-    if layout.separator == "::":
-        return [line.split("::") for line in sample.splitlines() if line.strip()]
-    reader = csv_reader(io.StringIO(sample, newline=""), layout.separator, layout.quoted)
+    if separator == "::":
+        return [line.rstrip("\r\n").split("::") for line in lines if line.strip()]
     rows: list[list[str]] = []
-    while True:
-        try:
-            row = next(reader)
-        except StopIteration:
-            return rows
-        except csv.Error:  # the other rows can still be used
-            continue
-        if row:
-            rows.append(row)
+    with suppress(csv.Error):  # a field too long for the module ends the sample
+        rows.extend(csv.reader(lines, delimiter=separator, quotechar='"' if quoted else None))
+    return [row for row in rows if row]
 
 
-def headerless_roles(row: Sequence[str]) -> dict[str, int]:
-    """The position of each role in a file without header, by the usual orders; empty if the row fits none.
-
-    The orders are: user item; user item rating (or time); user item rating time (or time rating); and Gowalla's
-    check-ins: user time latitude longitude place.
-    """
-    if len(row) > 1 and _is_date(row[1]):
-        return {"user": 0, "timestamp": 1, "item": 4} if len(row) == 5 else {}
-    if len(row) > 4:
-        return {}
-    found = {"user": 0, "item": 1}
-    if len(row) == 3:
-        found["timestamp" if _is_time(row[2]) else "rating"] = 2
-    elif len(row) == 4:
-        swapped = _is_time(row[2]) and not _is_time(row[3])
-        found |= {"timestamp": 2, "rating": 3} if swapped else {"rating": 2, "timestamp": 3}
-    return found
-
-
-def _is_time(token: str) -> bool:
-    try:
-        return abs(float(token)) > 1e6
-    except ValueError:
-        return _is_date(token)
-
-
-def _is_date(token: str) -> bool:
-    token = token.strip()
-    return len(token) >= 8 and token[:4].isdigit() and token[4] in "-/"
-
-
-def _separator(text: File, lines: Sequence[str]) -> str:
-    usual = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
-    hinted = next((usual[suffix.lower()] for suffix in text.path.suffixes if suffix.lower() in usual), None)
-    candidates = [one for one in ([hinted] if hinted else []) + [*_SEPARATORS] if one in lines[0]]
+def _separator(file: File, lines: list[str]) -> str:
+    usual = [_USUAL_SEPARATOR.get(suffix.lower(), "") for suffix in file.path.suffixes]
+    candidates = [one for one in (*usual, *_SEPARATORS) if one and one in lines[0]]
     for separator in candidates:
-        widths = {len(_fields(line, separator, separator != "::")) for line in lines}
+        widths = {len(row) for line in lines for row in rows_of([line], separator, separator != "::")}
         if len(widths) == 1 and widths != {1}:
             return separator
     # no separator fits all lines, so some lines are bad: the first line decides
     return candidates[0] if candidates else ","
 
 
-def _fields(line: str, separator: str, quoted: bool) -> list[str]:
-    if separator == "::":
-        return line.split("::")
-    try:
-        return next(csv_reader([line], separator, quoted), [])
-    except csv.Error:
-        return line.split(separator)
-
-
-def _is_header(first: Sequence[str], given: frozenset[str]) -> bool:
-    tokens = [token.strip() for token in first]
-    usual = any(is_usual(token) or untyped(token) != token for token in tokens)
-    if given and not usual and all(_is_position(name, len(tokens)) for name in given - set(tokens)):
-        # columns called by position: there is no header, unless each is also found by name, or one only by name
-        return given <= set(tokens) or not all(_is_position(name, len(tokens)) for name in given)
-    known = {name.casefold() for name in given if not name.isdigit()}
-    if any(is_usual(token) or token.casefold() in known or untyped(token) != token for token in tokens):
+def _is_header(first: list[str], given: frozenset[str]) -> bool:
+    """Whether the first line has names: usual ones, given ones, or nothing that can only be a value."""
+    fields = {field.strip() for field in first}
+    if any(is_usual(field) or untyped(field) != field for field in fields):
         return True
-    return not any(_is_number(token) or _is_amazon_id(token) for token in tokens)
+    if given and given <= {str(n + 1) for n in range(len(first))}:
+        return given <= fields  # columns by position, unless the line has these numbers as names
+    if {name.casefold() for name in given} & {field.casefold() for field in fields}:
+        return True
+    return not any(map(_VALUE.fullmatch, fields))
 
 
-def _is_position(name: str, columns: int) -> bool:
-    return name.isdecimal() and 1 <= int(name[:9]) <= columns
+def _usual_order(row: Sequence[str]) -> tuple[str, ...]:
+    """What the columns of a file without header are for; empty if the row fits no usual order.
+
+    The orders are: user item; user item rating (or time); user item rating time (or time rating); and Gowalla's
+    check-ins: user time latitude longitude place.
+    """
+    if _is_date(row[1]):
+        return ("user", "timestamp", "latitude", "longitude", "item") if len(row) == 5 else ()
+    if len(row) == 4:
+        swapped = _is_time(row[2]) and not _is_time(row[3])
+        return ("user", "item", "timestamp", "rating") if swapped else ("user", "item", "rating", "timestamp")
+    if len(row) == 3:
+        return ("user", "item", "timestamp" if _is_time(row[2]) else "rating")
+    return ("user", "item") if len(row) == 2 else ()
 
 
-def _is_number(token: str) -> bool:
-    try:
-        float(token)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_amazon_id(token: str) -> bool:
-    return len(token) >= 10 and token.isalnum() and token.upper() == token and any(map(str.isdigit, token))
-
-
-def _format_name(format: str | None, separator: str, headerless: bool, first: Sequence[str]) -> str:  # noqa: A002
-    if format not in (None, "csv", "tsv", "text"):
-        return str(format)
-    if headerless and (separator == "::" or (separator == "\t" and len(first) == 4)):
-        return "movielens"
-    if headerless and separator == "," and len(first) == 4 and folded(first[0]) and not first[0].isdigit():
-        return "amazon"
-    return {",": "csv", "\t": "tsv"}.get(separator, "text")
-
-
-def not_utf8(text: File, line: int) -> DataError:
-    """The error about a line whose bytes are not UTF-8."""
-    name = shlex.quote(text.name)
-    command = f"iconv -f latin1 -t utf-8 {name} > {shlex.quote(f'utf8-{text.path.name}')}"
-    return DataError(
-        "bytes that are not UTF-8",
-        where=f"{text.name}, line {line}",
-        expected="UTF-8 text",
-        commands=[(command, "converts Latin-1, which older programs of Windows write")],
-    )
-
-
-def short(value: object) -> str:
-    """A value as Python writes it, cut to 40 characters."""
-    shown = repr(value)
-    return shown if len(shown) <= 40 else shown[:37] + "..."
+def not_utf8(file: File) -> BadRow:
+    """What is wrong with a line whose bytes are not UTF-8."""
+    name = shlex.quote(file.name)
+    command = f"iconv -f latin1 -t utf-8 {name} > {shlex.quote(f'utf8-{file.path.name}')}"
+    effect = "converts Latin-1, which older programs of Windows write"
+    return BadRow("bytes that are not UTF-8", "UTF-8 text", ((command, effect),))
