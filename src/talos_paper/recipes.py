@@ -256,6 +256,7 @@ _WORDS = {
     "loss.tau_w": "τ_w",
     "loss.eta": "radius η",
     "loss.detach_weight": "weight detached",
+    "loss.offset": "offset of log Σ",
     "training.init": "start from",
     "backbone.contrast_weight": "contrast weight",
     "backbone.contrast_rows": "rows contrasted at most",
