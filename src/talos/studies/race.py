@@ -36,12 +36,12 @@ from typing import Any, Final
 
 from talos import registry
 from talos.config import RunConfig
-from talos.data.event_weights import event_candidates
 from talos.data.interactions import Interactions
 from talos.data.shards import Share
 from talos.distributed import SINGLE_PROCESS, Group
 from talos.errors import DataError
 from talos.files import read_sealed, write_sealed
+from talos.studies.event_candidates import event_candidates
 from talos.training.callbacks import Callback
 from talos.training.checkpoint import checkpoint_names
 from talos.training.plan import Plan, loss_for, plan_for
@@ -96,7 +96,7 @@ class RaceResult:
 def stages_of(config: RunConfig, events: Sequence[Mapping[str, Any]] = ()) -> list[list[Changes]]:
     """The stages of the race that a config asks for, each a list of candidates; none if nothing is to be raced.
 
-    `events` are the weights of events that the data offer (`talos.data.event_weights.event_candidates`).
+    `events` are the weights of events that the data offer (`talos.studies.event_candidates`).
 
     Options that the config gives are not raced. A config that gives the first one, the temperature, skips the race, as
     does a run of fewer than 20 epochs. Negatives per positive leave out `positive_power`, which needs all positives of
