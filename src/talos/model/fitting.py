@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -93,7 +93,7 @@ def fit(
         epochs = trainer.position.epoch
         facts["epochs_from"] = f"early stopping: the best validation {watched} of {epochs} epochs"
     if race.chosen:
-        facts["race"] = race.as_dict()
+        facts["race"] = asdict(race)
     valid, divided = trainer.valid, None if isinstance(train, Interactions) else train
     model = Model(
         train=train if isinstance(train, Interactions) else train.own,
@@ -197,8 +197,11 @@ def fit_baseline(
     assert config.baseline is not None
     baseline, name = registry.make_baseline(config.baseline), config.baseline.name
     if not isinstance(train, Interactions) or not isinstance(valid, Interactions | None):
-        what = f"the baseline {name!r} in a process that has a part of the interactions"
-        raise ArgumentError(what, where="train", expected="all interactions")
+        raise ArgumentError(
+            f"the baseline {name!r} in a process that has a part of the interactions",
+            where="train",
+            expected="all interactions",
+        )
     baseline.check(train)
     valid = None if valid is None else valid.aligned_to(train)[0]
     own, left_out = own_part(test, train)
@@ -255,8 +258,13 @@ def refit_data(model: Model, on: RefitOn) -> tuple[Interactions, dict[str, int]]
     {'train': 1, 'valid': 1}
     """
     check = partial(require, where="refit")
-    hint = nearest(on, REFIT_ON)
-    require(on in REFIT_ON, f"{on!r}", where="on", expected=" or ".join(REFIT_ON), hint=hint)
+    require(
+        on in REFIT_ON,
+        f"{on!r}",
+        where="on",
+        expected=" or ".join(REFIT_ON),
+        hint=nearest(on, REFIT_ON),
+    )
     check(
         model.users is None,
         "a share of the interactions",

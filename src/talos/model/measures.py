@@ -226,8 +226,12 @@ def principal_axes(vectors: Tensor, axes: int = 2) -> tuple[Tensor, Tensor]:
     >>> [f"{point:.2f}" for point in points[:, 0].tolist()], [f"{share:.2f}" for share in shares.tolist()]
     (['0.71', '0.71', '-0.71', '-0.71'], ['1.00', '0.00'])
     """
-    fits, what = vectors.ndim == 2 and len(vectors) > 0, f"shape {tuple(vectors.shape)}"
-    require(fits, what, where="vectors", expected="(N, d) with N ≥ 1")
+    require(
+        vectors.ndim == 2 and len(vectors) > 0,
+        f"shape {tuple(vectors.shape)}",
+        where="vectors",
+        expected="(N, d) with N ≥ 1",
+    )
 
     def unit() -> Iterator[Tensor]:
         return (F.normalize(rows.cpu().double()) for rows in torch.split(vectors, _CHUNK))

@@ -372,8 +372,11 @@ def codes_of(
     if on_unknown == "raise" and (codes < 0).any():
         first = series[int(np.argmax(codes < 0))]
         integers = ids.ids.dtype.is_integer() and isinstance(first, str)
-        expected = f"{kind}s that were trained on{', which are integers' if integers else ''}"
-        raise ArgumentError(f"no {kind} {first!r}", where=where, expected=expected)
+        raise ArgumentError(
+            f"no {kind} {first!r}",
+            where=where,
+            expected=f"{kind}s that were trained on{', which are integers' if integers else ''}",
+        )
     return codes
 
 

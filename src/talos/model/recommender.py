@@ -564,9 +564,12 @@ def stored_test_part(model: Model) -> Interactions:
 def no_test_part(model: Model) -> ArgumentError:
     """The error about a model that has no interactions to be measured on."""
     if "test" in model.trained_on:
-        hint = "`chosen_from` in the metadata has the metrics of the model it was chosen from"
-        what = "the model was fitted on these interactions"
-        return ArgumentError(what, where="test", expected="others to measure it on", hint=hint)
+        return ArgumentError(
+            "the model was fitted on these interactions",
+            where="test",
+            expected="others to measure it on",
+            hint="`chosen_from` in the metadata has the metrics of the model it was chosen from",
+        )
     return ArgumentError("the model has no test part", where="test", expected="interactions to measure it on")
 
 

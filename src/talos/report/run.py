@@ -23,16 +23,15 @@ from talos.model.measures import Lists, ScoreSample, by_activity, by_popularity,
 from talos.model.model import Model
 from talos.model.query import ListQuery, answer
 from talos.model.recommender import Recommender, no_test_part
-from talos.report.page import Figure, TextTable, fixed, markdown, number, render
+from talos.report.page import CARD_MARK, Figure, TextTable, fixed, markdown, number, render
 from talos.report.svg import BOTH, Frame, Series, grouped_bars, histogram, line_chart, scatter, span, ticks
 
-__all__ = ["is_card", "model_card", "run_report"]
+__all__ = ["model_card", "run_report"]
 
 _POINTS = 500  # in a scatter plot: enough to show the shape, few enough for a small file
 _SAMPLE_HISTORY, _SAMPLE_LENGTH = 6, 10  # items of a sample user: from the history, and recommended
 _CURVE_KS = (1, 2, 3, 5, 10, 15, 20, 30, 50)
 _CARD_KS = (10, 20, 50)  # list lengths in the card, beside the K of training
-_CARD_MARK = "<!-- written by `talos card` -->"
 # The metrics that are shown first, and how they are written.
 _ACCURACY = (("precision", "Precision"), ("recall", "Recall"), ("ndcg", "NDCG"), ("mrr", "MRR"))
 # Measures of the lists as a whole: title, attribute of `Lists`, axis and note.
@@ -497,8 +496,8 @@ def model_card(
     >>> data = Interactions.from_ids(["ann", "ann", "bob", "bob"], ["tea", "jam", "tea", "rye"])
     >>> model = Recommender(k=1, dim=4, epochs=1).fit(data)
     >>> card = model_card(model, Interactions.from_ids(["ann", "bob"], ["rye", "jam"]), title="Breakfast")
-    >>> card.startswith("---"), is_card(card), "# Breakfast" in card
-    (True, True, True)
+    >>> card.startswith("---"), "# Breakfast" in card
+    (True, True)
     """
     facts = _run_facts(recommender, test, most_users=most_users, seed=seed)
     model, found, (ours, popular) = facts["model"], facts["found"], facts["means"]
@@ -507,7 +506,7 @@ def model_card(
         render(
             "card.md",
             **facts,
-            mark=_CARD_MARK,
+            mark=CARD_MARK,
             markdown=markdown,
             title=title,
             license=license,
@@ -523,15 +522,6 @@ def model_card(
         )
         + "\n"
     )
-
-
-def is_card(text: str) -> bool:
-    """Whether a text, or its beginning, is a card that this library has written.
-
-    >>> is_card("# my own notes")
-    False
-    """
-    return _CARD_MARK in text
 
 
 def _data_name(model: Model) -> str:

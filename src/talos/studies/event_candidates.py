@@ -50,12 +50,9 @@ def event_candidates(train: Interactions, valid: Interactions, events: EventsCon
 
 def _is_later(valid: Interactions, train: Interactions) -> bool:
     """Whether most of `valid` happened after all that the same users have in `train`."""
-    if train.timestamps is None or valid.timestamps is None:
-        return False
     valid, _ = valid.aligned_to(train)
-    if not len(valid) or not len(train) or valid.timestamps is None:
+    if train.timestamps is None or valid.timestamps is None or not len(valid):
         return False
-    before, after = in_seconds(train.timestamps), in_seconds(valid.timestamps)
-    newest = np.full(train.num_users, -np.inf)
+    before, newest = in_seconds(train.timestamps), np.full(train.num_users, -np.inf)
     np.maximum.at(newest, train.rows, np.where(np.isfinite(before), before, -np.inf))
-    return bool(np.mean(after > newest[valid.rows]) >= _LATER)
+    return bool(np.mean(in_seconds(valid.timestamps) > newest[valid.rows]) >= _LATER)

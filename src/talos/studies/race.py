@@ -30,7 +30,7 @@ import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -81,16 +81,8 @@ class RaceResult:
     """
 
     chosen: Changes = field(default_factory=dict)
-    legs: tuple[dict[str, Any], ...] = ()
-    path: tuple[dict[str, Any], ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """As `model.json` holds it."""
-        return {
-            "chosen": dict(self.chosen),
-            "legs": [dict(leg) for leg in self.legs],
-            "path": [dict(one) for one in self.path],
-        }
+    legs: list[dict[str, Any]] = field(default_factory=list)
+    path: list[dict[str, Any]] = field(default_factory=list)
 
 
 def stages_of(config: RunConfig, events: Sequence[Mapping[str, Any]] = ()) -> list[list[Changes]]:
@@ -339,7 +331,7 @@ class _Race:
             if best is not None:
                 winner.keep_best(best)
             winner.save()
-        self.result = replace(self.result, chosen=dict(self.changes), path=tuple(self.path))
+        self.result = replace(self.result, chosen=dict(self.changes), path=self.path)
         tried = len({(leg["stage"], leg["candidate"]) for leg in self.result.legs})
         chosen = ", ".join(_label({name: value}).replace("-", " ", 1) for name, value in self.changes.items())
         note = f"{chosen}: the best of {tried} candidates on validation"
@@ -432,7 +424,7 @@ class _Race:
         runner.train_until(epoch)
         metrics = runner.position.last_metrics
         record = {"stage": stage, "candidate": label, "epoch": epoch, "metrics": metrics}
-        self.result = replace(self.result, legs=(*self.result.legs, record))
+        self.result.legs.append(record)
         self._write()
         for callback in self.callbacks:
             callback.on_race(record)
@@ -441,14 +433,16 @@ class _Race:
     def _write(self) -> None:
         if self.folder is not None and self.group.rank == 0:
             self.folder.mkdir(parents=True, exist_ok=True)
-            values = {"format": _FORMAT, "config": self.config.as_dict(), **self.result.as_dict()}
-            write_sealed(self.folder / "race.json", values)
+            write_sealed(
+                self.folder / "race.json",
+                {"format": _FORMAT, "config": self.config.as_dict(), **asdict(self.result)},
+            )
 
 
 def _stored_result(stored: Mapping[str, Any], config: RunConfig, *, where: str) -> RaceResult:
     """The result in a `race.json`; an error if it is not what a race of this config can have written."""
     try:
-        result = RaceResult(dict(stored["chosen"]), tuple(stored["legs"]), tuple(stored["path"]))
+        result = RaceResult(dict(stored["chosen"]), list(stored["legs"]), list(stored["path"]))
         for leg in result.legs:
             for name in (config.training.metric, "ndcg"):
                 float(leg["metrics"][f"{name}@{config.k}"])

@@ -185,8 +185,11 @@ def build_table(
     first, *others = results
     for metric in metrics:
         if metric not in means[first].metrics:
-            hint = nearest(metric, means[first].metrics)
-            raise ArgumentError(f"no {metric!r} was measured", where="metrics", hint=hint)
+            raise ArgumentError(
+                f"no {metric!r} was measured",
+                where="metrics",
+                hint=nearest(metric, means[first].metrics),
+            )
     rows = {name: _row(name, runs, means[name], metrics) for name, runs in results.items()}
     tests: dict[tuple[str, str], tuple[Comparison | None, Comparison | None]] = {}
     for name in others:

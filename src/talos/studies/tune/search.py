@@ -157,8 +157,9 @@ def _parts(data: Any) -> FitParts:
     if isinstance(data, Split):
         data = (data.train, data.valid)
     if not isinstance(data, tuple) or len(data) != 2 or not isinstance(data[0], Interactions):
-        expected = "a split, interactions, or (train, valid)"
-        raise ArgumentError(type(data).__name__, where="data", expected=expected)
+        raise ArgumentError(
+            type(data).__name__, where="data", expected="a split, interactions, or (train, valid)"
+        )
     return fit_parts(*data)
 
 
@@ -182,8 +183,11 @@ def run_study(
     for name, number in (("trials", trials), ("budget", budget), ("workers", workers)):
         require(number is None or number > 0, f"{number}", where=name, expected="more than 0")
     if (out / FINAL).exists():
-        what = "is finalised: its test part has been evaluated"
-        raise ConfigError(what, where=str(out), expected="a new folder for a new search")
+        raise ConfigError(
+            "is finalised: its test part has been evaluated",
+            where=str(out),
+            expected="a new folder for a new search",
+        )
     url = parse_storage(storage, out)
     check_reachable(url)
     if trials is None and budget is None:

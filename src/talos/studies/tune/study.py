@@ -165,9 +165,10 @@ def parse_storage(text: str | None, folder: Path) -> str:
         return f"sqlite://{rest}"
     if scheme in ("postgresql", "postgres") and rest:
         return DatabaseURL.parse(f"postgresql://{rest}").address
-    what = repr(without_passwords(text)) if text else "is empty"
     raise ConfigError(
-        what, where="storage", expected="a file, sqlite:///FILE or postgresql://USER@HOST/DATABASE"
+        repr(without_passwords(text)) if text else "is empty",
+        where="storage",
+        expected="a file, sqlite:///FILE or postgresql://USER@HOST/DATABASE",
     )
 
 
@@ -185,8 +186,11 @@ def check_reachable(url: str) -> None:
     try:
         psycopg.connect(url, connect_timeout=2).close()
     except psycopg.Error as error:
-        what = f"{shown}: cannot be reached ({without_passwords(first_line(error))})"
-        raise ConfigError(what, where="storage", expected="a server that answers") from None
+        raise ConfigError(
+            f"{shown}: cannot be reached ({without_passwords(first_line(error))})",
+            where="storage",
+            expected="a server that answers",
+        ) from None
 
 
 def open_storage(url: str, name: str) -> tuple[RDBStorage, optuna.Study]:
@@ -394,8 +398,11 @@ def open_study(out: Path, storage: str | None = None) -> tuple[Tuned, dict[str, 
     values, facts = read_manifest(out / MANIFEST, NOUN)
     settings = TuneSettings.from_dict(values, where=str(out / MANIFEST))
     if storage is None and facts.get("storage") is not None:
-        what = f"the trials are in {without_passwords(str(facts['storage']))}, which a study does not open by itself"
-        raise ConfigError(what, where="storage", expected="its address")
+        raise ConfigError(
+            f"the trials are in {without_passwords(str(facts['storage']))}, which a study does not open by itself",
+            where="storage",
+            expected="its address",
+        )
     url = parse_storage(storage, out)
     check_reachable(url)
     with storage_errors(url, ConfigError):
@@ -451,8 +458,11 @@ def finalize(
     tuned, _ = open_study(out, storage)
     best, data = tuned.best, fit_parts(split.train, split.valid).fingerprints()
     if data != dict(tuned.settings.data):
-        what, source = "train and validation are not those that were tuned on", split.train.provenance.source
-        raise DataError(what, where=source, expected=f"the data and the split of {out}")
+        raise DataError(
+            "train and validation are not those that were tuned on",
+            where=split.train.provenance.source,
+            expected=f"the data and the split of {out}",
+        )
     trial, where = tuned.study.get_trials(deepcopy=False)[best.number], f"trial {best.number} of the study"
     config = RunConfig.from_dict(trial.user_attrs["outcome"]["resolved"], where=where)
     registry.check_imported(config, where=where)  # a study may be somebody else's
