@@ -61,8 +61,9 @@ def shares_of(model: Model, query: ListQuery, past: NDArray[np.int64], targets: 
         weights = torch.stack(columns, 1)[torch.from_numpy(past)].double().clamp(min=0)
         return weights / weights.sum(0).clamp(min=1e-12)
     vector, items = row_vectors(model, query)[0][0], model.vectors.items.detach()
-    places = torch.from_numpy(past), torch.from_numpy(targets)
-    return reasons(vector, items, *places, model.loss(), k=model.config.k)
+    return reasons(
+        vector, items, torch.from_numpy(past), torch.from_numpy(targets), model.loss(), k=model.config.k
+    )
 
 
 def reasons(

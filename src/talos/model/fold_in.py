@@ -179,8 +179,8 @@ def sample_of_items(items: Tensor, loss: Loss, seed: int) -> Tensor | None:
     """Positions of the items that serve as negatives; None for all items, if the loss is separable by user."""
     if isinstance(loss, UserSeparableLoss) and loss.needs.user_separable:
         return None
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randperm(len(items), generator=generator)[:_SAMPLE].to(items.device)
+    order = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed))
+    return order[:_SAMPLE].to(items.device)
 
 
 def _gradient(
@@ -207,8 +207,9 @@ def _gradient(
 
     def of_users(users: Tensor) -> Tensor:
         # for a few users plain products take a fraction of the time that setting up tiles and threads takes
-        given = items, ranked, histories, loss, weights
-        each = gradients_of_positives(users, *given, k=k, sample=sample, times=times)
+        each = gradients_of_positives(
+            users, items, ranked, histories, loss, weights, k=k, sample=sample, times=times
+        )
         return torch.zeros_like(users).index_add_(0, histories.rows, each)
 
     return of_users

@@ -28,6 +28,7 @@ __all__ = [
     "make_lists",
     "principal_axes",
     "sample_scores",
+    "some_of",
 ]
 
 _Pairs: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -64,7 +65,7 @@ def make_lists(
     The items that a user has seen are masked.
     """
     users = users_with_tests(test)
-    users = users[_some(np.random.default_rng(seed), len(users), most_users)]
+    users = users[some_of(np.random.default_rng(seed), len(users), most_users)]
     popularity = torch.tensor(model.train.item_degrees)
 
     def measured(lists: TopK) -> Lists:
@@ -113,14 +114,14 @@ def sample_scores(
     """
     rng = np.random.default_rng(seed)
     users = users[model.train.user_degrees[users] > 0]  # the others were not trained on
-    users = users[_some(rng, len(users), most_users)]
+    users = users[some_of(rng, len(users), most_users)]
     owner = np.repeat(np.arange(len(users)), negatives)
     drawn = rng.integers(0, model.train.num_items, (len(users), negatives))
     other = ~(is_masked(model.seen, users, drawn) | is_masked(test, users, drawn)).ravel()
     found = model.train.pairs_of(users), test.pairs_of(users), (owner[other], drawn.ravel()[other])
     pairs = []
     for owner, items in found:
-        some = _some(rng, len(owner), most_scores)
+        some = some_of(rng, len(owner), most_scores)
         pairs.append((owner[some], items[some].astype(np.int64)))
     # without the prior: thresholds are of the scores that were trained
     scorer = DotScores(model.vectors.users, model.vectors.items) if model.has_vectors else model.scorer()
@@ -135,7 +136,7 @@ def sample_scores(
     )
 
 
-def _some(rng: np.random.Generator, count: int, most: int) -> NDArray[np.int64]:
+def some_of(rng: np.random.Generator, count: int, most: int) -> NDArray[np.int64]:
     """The positions of at most so many of `count`, drawn at random, ascending."""
     return np.sort(rng.choice(count, most, replace=False)) if count > most else np.arange(count)
 

@@ -140,8 +140,12 @@ class Model:
     @cached_property
     def prior_scores(self) -> PriorScores:
         """Makes the scorers of users with given vectors and numbers of events."""
-        longest = longest_of(self.vectors.users)
-        return PriorScores(self.vectors.items.detach(), self.item_degrees, prior=self.prior, longest=longest)
+        return PriorScores(
+            self.vectors.items.detach(),
+            self.item_degrees,
+            prior=self.prior,
+            longest=longest_of(self.vectors.users),
+        )
 
     @cached_property
     def dot_scores(self) -> DotScores:

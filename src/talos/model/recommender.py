@@ -184,8 +184,16 @@ class Recommender:
         """
         registry.check_imported(self.config, where=self._read_from)
         before = self._fitted if self.model is None and self._fitted is not None else self.fitted_model()
-        folder = None if run is None else Path(run)
-        return self._adopt(refit(before, on, run=folder, resume=resume, callbacks=callbacks, group=group))
+        return self._adopt(
+            refit(
+                before,
+                on,
+                run=None if run is None else Path(run),
+                resume=resume,
+                callbacks=callbacks,
+                group=group,
+            )
+        )
 
     @classmethod
     def from_choice(
@@ -220,15 +228,19 @@ class Recommender:
         (4, 2)
         """
         chosen = cls(config=config)
-        facts = {
-            "config": config.as_dict(),
-            "trained_on": {"train": len(train)},
-            "epoch": epoch,
-            "epochs_from": epochs_from,
-            "valid": dict(metrics or {}),
-            **({"race": dict(race)} if race else {}),
-        }
-        chosen._fitted = Model(train=train, valid=valid, test=own_part(known, train)[0], metadata=facts)
+        chosen._fitted = Model(
+            train=train,
+            valid=valid,
+            test=own_part(known, train)[0],
+            metadata={
+                "config": config.as_dict(),
+                "trained_on": {"train": len(train)},
+                "epoch": epoch,
+                "epochs_from": epochs_from,
+                "valid": dict(metrics or {}),
+                **({"race": dict(race)} if race else {}),
+            },
+        )
         return chosen
 
     def add_known(self, known: Interactions) -> Recommender:

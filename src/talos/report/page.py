@@ -20,6 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from talos.checks import require
 from talos.errors import ConfigError, Option
 from talos.files import replace_text
+from talos.studies.folder import file_name
 
 __all__ = [
     "CARD_MARK",
@@ -40,7 +41,6 @@ __all__ = [
     "plain",
     "render",
     "standalone",
-    "tag",
     "write_page",
 ]
 
@@ -87,7 +87,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"number": number, "plain": plain, "tag": tag}
+    made.filters |= {"number": number, "plain": plain, "tag": file_name}
     made.globals |= {"colours": _COLOURS, "series_colours": COLOURS, "width": WIDTH}
     return made
 
@@ -122,15 +122,6 @@ def plain(text: str) -> str:
     """
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"([\\`*\[\]|])", r"\\\1", text)
-
-
-def tag(text: str) -> str:
-    """A text as a tag: lower-case letters, digits and dashes.
-
-    >>> tag("Our Clicks.csv"), tag("???")
-    ('our-clicks-csv', 'unknown')
-    """
-    return re.sub(r"[^a-z0-9]+", "-", text.casefold()).strip("-") or "unknown"
 
 
 @dataclass(frozen=True)

@@ -305,8 +305,15 @@ def _validation(records: Sequence[Mapping[str, Any]], best: int, *, refitted: bo
 def _curve(
     title: str, y: str, records: Sequence[Mapping[str, Any]], key: str, *, zero: bool = False, note: str = ""
 ) -> Figure:
-    series = Series(y, [record["epoch"] for record in records], [record[key] for record in records])
-    return line_chart(title, [series], "epoch", y, zero=zero, whole=True, note=note)
+    return line_chart(
+        title,
+        [Series(y, [record["epoch"] for record in records], [record[key] for record in records])],
+        "epoch",
+        y,
+        zero=zero,
+        whole=True,
+        note=note,
+    )
 
 
 def _stages(legs: Sequence[Mapping[str, Any]]) -> Iterator[Figure]:

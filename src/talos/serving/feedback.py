@@ -165,8 +165,9 @@ def read_log(path: Path) -> pl.DataFrame:
         raise _unusable(path, "read", error) from None
     if not rows:
         raise DataError("has no events", where=str(path), expected="a log of feedback")
-    schema = {"user": pl.String, "item": pl.String, "timestamp": pl.Float64}
-    return pl.DataFrame(rows, schema=schema, orient="row")
+    return pl.DataFrame(
+        rows, schema={"user": pl.String, "item": pl.String, "timestamp": pl.Float64}, orient="row"
+    )
 
 
 def read_events(path: Path, train: Interactions, options: SourceOptions | None = None) -> Interactions:

@@ -16,7 +16,7 @@ import polars as pl
 import polars.selectors as cs
 from numpy.typing import NDArray
 
-from talos.model.measures import by_activity, by_popularity, make_lists, principal_axes
+from talos.model.measures import by_activity, by_popularity, make_lists, principal_axes, some_of
 from talos.model.query import ListQuery, answer
 from talos.serving.runs import ServedRun
 
@@ -106,8 +106,7 @@ def _slice(name: str, size: int, values: Sequence[float]) -> dict[str, Any]:
 def exposure(run: ServedRun) -> tuple[NDArray[np.int64], int]:
     """In how many lists of a sample of users each item is (items,), and how many lists these are."""
     users = np.flatnonzero(run.seen.user_degrees)
-    if len(users) > _sample_size(run):
-        users = np.sort(np.random.default_rng(0).choice(users, _sample_size(run), replace=False))
+    users = users[some_of(np.random.default_rng(0), len(users), _sample_size(run))]
     lists = answer(run.model, ListQuery(users=users, k=min(run.k, len(run.items))))
     return np.bincount(lists.items[lists.items >= 0], minlength=len(run.items)), len(users)
 

@@ -94,7 +94,7 @@ def read_manifest(manifest: Path, noun: str) -> tuple[dict[str, Any], dict[str, 
 
 
 def file_name(name: str) -> str:
-    """A name as part of a file name: in lower case, a hyphen for everything but letters and digits.
+    """A name as part of a file name, or a tag: in lower case, a hyphen for everything but letters and digits.
 
     >>> file_name("SL@K, K=5")
     'sl-k-k-5'

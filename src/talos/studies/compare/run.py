@@ -389,16 +389,15 @@ def _load(out: Path, settings: CompareSettings, model: str, seed: int) -> RunRes
         if values["fingerprint"] != settings.digest(model, seed):
             raise DataError("was made with other settings or data", where=str(path), hint=hint)
         frame = scan_file(table).collect()
-        report = Report(
-            metrics=values["metrics"],
-            per_user={name: frame[name].to_numpy() for name in frame.columns if name != "user_id"},
-            user_ids=frame["user_id"],
-            dialect=values["dialect"],
-            users_without_list=values["users_without_list"],
-            notes=tuple(values["notes"]),
-        )
         return RunResult(
-            report=report,
+            report=Report(
+                metrics=values["metrics"],
+                per_user={name: frame[name].to_numpy() for name in frame.columns if name != "user_id"},
+                user_ids=frame["user_id"],
+                dialect=values["dialect"],
+                users_without_list=values["users_without_list"],
+                notes=tuple(values["notes"]),
+            ),
             **{
                 name: values[name]
                 for name in ("model", "seed", "config", "history", "fit_seconds", "epoch", "stopped")

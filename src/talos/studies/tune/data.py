@@ -72,8 +72,9 @@ def write_parts(folder: Path, parts: FitParts) -> None:
         replace_file(folder / f"{name}.arrow", ids.rename("id").to_frame().write_ipc)
     for name, part in parts._asdict().items():
         for kind in ("indptr", "indices"):
-            save = partial(np.save, arr=getattr(part, kind), allow_pickle=False)
-            replace_file(folder / f"{name}.{kind}.npy", save)
+            replace_file(
+                folder / f"{name}.{kind}.npy", partial(np.save, arr=getattr(part, kind), allow_pickle=False)
+            )
     write_record(folder / _INDEX, {}, _FILES)
 
 

@@ -252,8 +252,9 @@ def default_space(config: RunConfig) -> Space:
                 expected="a baseline with options",
             )
         return Space.from_dict({"baseline": space})
-    sizes = {"k": config.k, "num_users": 1, "num_items": config.k}
-    loss = registry.make_loss(config.loss, generator=torch.Generator(), **sizes)
+    loss = registry.make_loss(
+        config.loss, generator=torch.Generator(), k=config.k, num_users=1, num_items=config.k
+    )
     bounded = loss.needs.scores == "cosine"  # dot products have no bound and need smaller steps
     values: dict[str, Any] = {
         "loss": registry.search_space("loss", config.loss.name),

@@ -427,8 +427,10 @@ def stored_final(out: Path) -> FinalResult | None:
     path = out / FINAL
     if not path.exists():
         return None
-    facts = read_sealed(path, hint="the study was finalised, but this file has been changed since")
-    return FinalResult(facts=facts, fresh=False)
+    return FinalResult(
+        facts=read_sealed(path, hint="the study was finalised, but this file has been changed since"),
+        fresh=False,
+    )
 
 
 def finalize(
