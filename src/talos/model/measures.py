@@ -48,9 +48,7 @@ class Lists(TopK):
 
     ks: tuple[int, ...]
     per_user: dict[str, NDArray[np.float64]]  # recall@20, …: (U,)
-    coverage: tuple[float, ...]  # at each K
-    popularity_rank: tuple[float, ...]
-    gini: tuple[float, ...]
+    exposure: dict[str, list[float]]  # coverage, popularity_rank and gini: at each K
 
     def mean(self, metric: str) -> float:
         """The mean of a metric over the users."""
@@ -76,9 +74,11 @@ def make_lists(
             lists.scores,
             ks=tuple(ks),
             per_user=measure_lists(lists.items, users, test, ks, tuple(RANKING_METRICS), "standard"),
-            coverage=tuple(coverage(head, test.num_items) for head in shown),
-            popularity_rank=tuple(mean_popularity_rank(head, popularity) for head in shown),
-            gini=tuple(exposure_gini(head, test.num_items) for head in shown),
+            exposure={
+                "coverage": [coverage(head, test.num_items) for head in shown],
+                "popularity_rank": [mean_popularity_rank(head, popularity) for head in shown],
+                "gini": [exposure_gini(head, test.num_items) for head in shown],
+            },
         )
 
     by_model = answer(model, ListQuery(users=users, k=ks[-1], mask="trained"))

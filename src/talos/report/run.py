@@ -34,7 +34,7 @@ _CURVE_KS = (1, 2, 3, 5, 10, 15, 20, 30, 50)
 _CARD_KS = (10, 20, 50)  # list lengths in the card, beside the K of training
 # The metrics that are shown first, and how they are written.
 _ACCURACY = (("precision", "Precision"), ("recall", "Recall"), ("ndcg", "NDCG"), ("mrr", "MRR"))
-# Measures of the lists as a whole: title, attribute of `Lists`, axis and note.
+# Measures of the lists as a whole: title, name in `Lists.exposure`, axis and note.
 _EXPOSURE = (
     (
         "Coverage",
@@ -115,7 +115,7 @@ def run_report(
         sample=sample,
         scores=list(_scores(sample, found.k)) if len(sample.exact) else [],
         exposure=[
-            _against_k(title, found, [getattr(one, name) for one in found.both], y, note)
+            _against_k(title, found, [one.exposure[name] for one in found.both], y, note)
             for title, name, y, note in _EXPOSURE
         ],
         samples=_samples(model, found.test, lists.users[shown], lists.items[shown], lists.scores[shown]),
@@ -559,7 +559,7 @@ def _metrics(found: _Measured) -> list[list[str]]:
     k, at = found.k, found.place
     return [
         *rows,
-        [f"Coverage@{k}", *(f"{one.coverage[at]:.1%}" for one in found.both)],
-        [f"Gini of exposure@{k}", *(fixed(one.gini[at]) for one in found.both)],
-        [f"Mean popularity rank@{k}", *(f"{one.popularity_rank[at]:.1%}" for one in found.both)],
+        [f"Coverage@{k}", *(f"{one.exposure['coverage'][at]:.1%}" for one in found.both)],
+        [f"Gini of exposure@{k}", *(fixed(one.exposure["gini"][at]) for one in found.both)],
+        [f"Mean popularity rank@{k}", *(f"{one.exposure['popularity_rank'][at]:.1%}" for one in found.both)],
     ]
