@@ -41,6 +41,7 @@ __all__ = [
     "REFIT_ON",
     "RefitOn",
     "Run",
+    "beside_popularity",
     "check_refit",
     "fit",
     "fit_baseline",
@@ -55,6 +56,7 @@ RefitOn: TypeAlias = Literal["train+valid", "all"]
 REFIT_ON: tuple[RefitOn, ...] = get_args(RefitOn)
 IN_WORDS: Mapping[RefitOn, str] = dict(zip(REFIT_ON, ("train and validation", "all the data"), strict=True))
 
+_KS = (5, 10, 20, 50)  # list lengths that a run is measured at, beside its own K
 # What `model.json` keeps of the model that the settings and the number of epochs come from.
 _KEPT = ("trained_on", "epoch", "epochs_from", "valid", "race", "metrics", "baseline", "chosen_from")
 
@@ -393,9 +395,7 @@ def fit_run(
         # a model that was fitted on the test part has no test metrics: those of the other one stand in for them
         measured = chosen if refit == "all" else recommender
         base = model.train if refit == "train+valid" else parts.train
-        ks = sorted({k for k in (5, 10, 20, 50, config.k) if k <= base.num_items})
-        report = measured.evaluate(parts.test, k=ks, popularity=base.item_degrees)
-        popular = popularity_report(base, parts.test, seen=measured.fitted_model().seen, ks=ks)
+        report, popular = beside_popularity(measured, parts.test, base)
         facts |= {"metrics": report.metrics, "baseline": {"popularity": popular.metrics}}
         notes += report.notes
     if refit == "all":
@@ -406,6 +406,15 @@ def fit_run(
     recommender.save(out, source=None if source is None else dict(source), notes=notes, **facts)
     run = Run(recommender=recommender, report=report, popular=popular, seconds=seconds, notes=tuple(notes))
     return run if group.rank == 0 else None
+
+
+def beside_popularity(
+    recommender: Recommender, test: Interactions | Share, train: Interactions | Share
+) -> tuple[Report, Report]:
+    """Metrics of a recommender on a test part, and those of ranking by the popularity in `train`."""
+    ks = sorted({k for k in (*_KS, recommender.config.k) if k <= train.num_items})
+    report = recommender.evaluate(test, k=ks, popularity=train.item_degrees)
+    return report, popularity_report(train, test, seen=recommender.fitted_model().seen, ks=ks)
 
 
 def check_refit(refit: RefitOn | None, parts: Split | SplitShare) -> None:

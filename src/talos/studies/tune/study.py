@@ -29,8 +29,8 @@ from talos.config import RunConfig
 from talos.data.databases import DatabaseURL, without_password, without_passwords
 from talos.data.splits import Split
 from talos.errors import ConfigError, DataError, MissingExtraError, TalosError, first_line
-from talos.evaluation.evaluate import popularity_report
 from talos.files import digest_of, read_sealed, write_sealed
+from talos.model.fitting import beside_popularity
 from talos.model.recommender import Recommender
 from talos.studies.folder import FORMAT, read_manifest
 from talos.studies.tune.data import FitParts, fit_parts, map_parts
@@ -74,7 +74,6 @@ _HEARTBEAT = 10  # seconds between the heartbeats of a running trial
 _GRACE = 60  # seconds without one after which its process counts as gone
 _OPEN_ATTEMPTS = 5  # two machines may create the tables of a new database at once
 _earlier_attempts = RetryHeartbeatStaleTrialCallback.retry_history  # at a trial: their numbers
-_KS = (5, 10, 20, 50)  # list lengths that are measured on test, beside the config's own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -481,10 +480,7 @@ def finalize(
         metrics=validation,
     ).refit(run=out / RUN, resume=True, callbacks=callbacks)
     seconds = round(time.perf_counter() - began, 2)
-    everything = model.fitted_model().train
-    ks = sorted({k for k in (*_KS, config.k) if k <= everything.num_items})
-    report = model.evaluate(split.test, k=ks, popularity=everything.item_degrees)
-    popular = popularity_report(everything, split.test, seen=everything, ks=ks)
+    report, popular = beside_popularity(model, split.test, model.fitted_model().train)
     shared: dict[str, Any] = {"baseline": {"popularity": popular.metrics}, "fit_seconds": seconds}
     model.save(out / RUN, metrics=report.metrics, **shared, **(facts or {}))
     answer = {
