@@ -386,7 +386,7 @@ def fit_run(
         watchers = [*_watchers(group, {name: out / name / "refit" for name in loggers}, shown), *callbacks]
         recommender.refit(refit, run=out, resume=resume, callbacks=watchers)
     seconds = time.perf_counter() - began
-    if recommender.model is None:  # rank 0 has the whole model
+    if recommender.model is None or recommender.model.scored_by is None:  # rank 0 has the whole model
         return None
     model, notes = recommender.fitted_model(), list(parts.cold_notes() if isinstance(parts, Split) else [])
     report = popular = None

@@ -92,10 +92,8 @@ class Recommender:
         self.config = registry.configured(config or RunConfig(), plain, choices, options)
         if options or any(choice is not None for choice in choices.values()):
             registry.check(self.config)
+        # In a process of a group that does not have the result, or with settings chosen elsewhere, it has no scores.
         self.model: Model | None = None
-        # The last fit: in a process of a group that does not have the model, or chosen elsewhere, it has no scores.
-        self._fitted: Model | None = None
-        self._read_from: str | None = None  # the file the config was loaded from
 
     def fit(
         self,
@@ -128,7 +126,7 @@ class Recommender:
         A baseline is computed from all of `train` in one go: there is nothing to resume and no epoch to watch. Where
         there are fewer items than the default K, K is the number of items.
         """
-        registry.check_imported(self.config, where=self._read_from)
+        registry.check_imported(self.config, where=None if self.model is None else self.model.read_from)
         registry.check(self.config)
         train = _interactions("train", train)
         valid = None if valid is None else _interactions("valid", valid)
@@ -182,8 +180,10 @@ class Recommender:
         >>> model.refit("all").fitted_model().metadata["trained_on"]
         {'train': 5, 'valid': 1, 'test': 2}
         """
-        registry.check_imported(self.config, where=self._read_from)
-        before = self._fitted if self.model is None and self._fitted is not None else self.fitted_model()
+        before = (
+            self.fitted_model() if self.model is None else self.model
+        )  # without scores it has the settings
+        before.check_imported()
         return self._adopt(
             refit(
                 before,
@@ -228,7 +228,7 @@ class Recommender:
         (4, 2)
         """
         chosen = cls(config=config)
-        chosen._fitted = Model(
+        chosen.model = Model(
             train=train,
             valid=valid,
             test=own_part(known, train)[0],
@@ -260,10 +260,9 @@ class Recommender:
         return self
 
     def _adopt(self, fitted: Model) -> Recommender:
-        """Take over the config and, if this process has it, the model."""
-        fitted = replace(fitted, read_from=self._read_from)
-        self.config, self._fitted = fitted.config, fitted
-        self.model = None if fitted.scored_by is None else fitted
+        """Take over the config and the model."""
+        self.model = replace(fitted, read_from=None if self.model is None else self.model.read_from)
+        self.config = self.model.config
         return self
 
     def fit_run(
@@ -548,12 +547,12 @@ class Recommender:
         """
         model = load_model(Path(folder), group=group)
         recommender = cls(config=model.config)
-        recommender.model, recommender._read_from = model, model.read_from
+        recommender.model = model
         return recommender
 
     def fitted_model(self) -> Model:
         """The trained model; an error before `fit` or `load`."""
-        if self.model is None:
+        if self.model is None or self.model.scored_by is None:
             raise ArgumentError("not fitted yet", where="Recommender", expected="fit or load first")
         return self.model
 
