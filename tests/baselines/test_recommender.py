@@ -379,7 +379,7 @@ def test_a_save_over_another_kind_of_model_is_one_swap(
             new.save(tmp_path)
     assert loaded() == old.fitted_model().fingerprint()
     with monkeypatch.context() as patched:
-        patched.setattr(store, "_rename_staged", stop)  # model.json is written, files are not renamed
+        patched.setattr(store, "_tidy", lambda folder: None)  # model.json is written, files are not renamed
         new.save(tmp_path)
     assert loaded() == new.fitted_model().fingerprint()
     new.save(tmp_path)

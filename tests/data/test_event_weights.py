@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from talos.config import EventsConfig, RunConfig
-from talos.data.event_weights import event_candidates, event_weights
+from talos.data.event_weights import event_weights
 from talos.data.interactions import Interactions
 from talos.errors import ConfigError, DataError
 from talos.training import Trainer
@@ -77,30 +77,6 @@ def test_repeats_count_by_their_logarithm() -> None:
     assert event_weights(once, EventsConfig(weights="repeats")).tolist() == [1, 1]
     with pytest.raises(DataError, match=r"events.weights: no pair of user and item occurs twice"):
         event_weights(Interactions.from_ids(["u"], ["i"]), EventsConfig(weights="repeats"))
-
-
-def test_what_validation_can_choose_between() -> None:
-    train = Interactions.from_ids(["a", "a", "b"], [1, 2, 2], timestamps=[0, 80 * DAY, 4 * DAY])
-    later = Interactions.from_ids(["a", "b"], [1, 1], timestamps=[81 * DAY, 5 * DAY])
-    lives = [{"half_life": life} for life in ("40d", "20d", "10d")]
-    assert event_candidates(train, later, EventsConfig()) == lives
-    assert event_candidates(train, later, EventsConfig(half_life="9d")) == []  # it is given
-    drawn = Interactions.from_ids(["a", "b"], [1, 1], timestamps=[DAY, 5 * DAY])
-    assert event_candidates(train, drawn, EventsConfig()) == []  # half of it is older than its user's newest
-    assert event_candidates(train, Interactions.from_ids(["a"], [1]), EventsConfig()) == []
-    strangers = Interactions.from_ids(["c"], [1], timestamps=[90 * DAY])
-    assert event_candidates(train, strangers, EventsConfig()) == []
-    at_once = Interactions.from_ids(["a", "b"], [1, 2], timestamps=[7, 7])
-    assert event_candidates(at_once, later, EventsConfig()) == []
-    unknown = Interactions.from_ids(["a", "b"], [1, 2], timestamps=[-1, -1])
-    assert event_candidates(unknown, later, EventsConfig()) == []
-    rated = events(ratings=[1.0, 4.0])
-    assert event_candidates(rated, rated, EventsConfig()) == [{"weights": "rating"}]
-    for ratings in ([4.0, 4.0], [0.0, 4.0]):  # they say nothing, or cannot be weights
-        assert event_candidates(events(ratings=ratings), rated, EventsConfig()) == []
-    often = Interactions.from_ids(["a", "a", "b"], [1, 1, 1])
-    assert event_candidates(often, often, EventsConfig()) == [{"weights": "repeats"}]
-    assert event_candidates(often, often, EventsConfig(weights="repeats")) == []
 
 
 @pytest.mark.parametrize("negatives", ["all", "shared:8/4", "8"])

@@ -86,7 +86,9 @@ def test_its_run_answers_every_command_without_data(
     measured = json.loads(out[out.index("{\n") :])["metrics"]
     assert measured["recall@20"] == found["recall@20"]
     assert "Accuracy" in (tmp_path / "runs" / "demo" / "report.html").read_text()
-    assert "Recall@20" in (tmp_path / "runs" / "demo" / "README.md").read_text()
+    card = (tmp_path / "runs" / "demo" / "README.md").read_text()
+    assert "Recall@20" in card
+    assert 'dataset: {type: "synthetic-seed-0", name: "synthetic, seed 0"}' in card
 
 
 def test_the_last_line_names_a_command_that_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,9 @@ def demo(
     json: Json = False,
 ) -> None:
     """Train three losses and five baselines on MovieLens-100K, print metrics and lists, write an HTML report."""
+    from talos.data.options import SourceOptions
     from talos.model.recommender import Recommender
+    from talos.model.recorded import record_of
     from talos.report import run_report, write_page
     from talos.training import Records, progress
 
@@ -66,7 +68,8 @@ def demo(
         model.fit(parts.train, parts.valid, known=parts.test, callbacks=[records, progress()])
         seconds[name] = time.perf_counter() - began
         reports[name] = model.evaluate(parts.test, k=20, popularity=popularity)
-    model.save(out, metrics=reports[name].metrics)
+    record = record_of(data.provenance.source, SourceOptions.of(split_seed=seed), parts)
+    model.save(out, metrics=reports[name].metrics, source=record)
     text = run_report(model, parts.test, records.lines, title="Talos on MovieLens-100K")
     page = write_page(text, out / "report.html")
     behind = {name: _difference(reports["talos"], report) for name, report in reports.items()}

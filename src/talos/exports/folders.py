@@ -74,8 +74,13 @@ def prepare_out(out: Path, *, overwrite: bool, folder: bool = False) -> None:
         where=str(out),
         expected="the name of a file" if is_folder else "a folder made by an export, or a new name",
     )
-    option = Option("overwrite", True, "replaces it")
-    require(overwrite, "exists", where=str(out), expected="a new name", option=option)
+    require(
+        overwrite,
+        "exists",
+        where=str(out),
+        expected="a new name",
+        option=Option("overwrite", True, "replaces it"),
+    )
     if folder:
         names = {entry.name for entry in out.iterdir()}
         strangers = ", ".join(sorted(names - _FILES if _RECORD in names else names))
@@ -183,8 +188,10 @@ def check_same_lists(
         }
         for problem, found in problems.items():
             if found:
-                name = f"{what} differs from the model for user {model.train.user_ids.ids[user]!r}"
-                raise TalosError(f"{name}: {problem}; nothing was written")
+                raise TalosError(
+                    f"{what} differs from the model for user {model.train.user_ids.ids[user]!r}: {problem}; "
+                    "nothing was written"
+                )
     return float((items == expected.items).all(1).mean())
 
 

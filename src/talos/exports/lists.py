@@ -200,7 +200,12 @@ def write_lists(
     parts_from = partial(_parts, query, user_ids, item_ids, find, size, progress)
     all_or_none(group, lambda: sink.write(parts_from), failed)
     every = group.all_gather_numbers(
-        [float(len(query.users)), model.users_without_events, sink.record["rows"], sink.resumed_at]
+        [
+            float(len(query.users)),
+            int((model.train.user_degrees == 0).sum()),
+            sink.record["rows"],
+            sink.resumed_at,
+        ]
     )
     users, without, rows, resumed = (int(sum(column)) for column in zip(*every, strict=True))
     if group.size > 1:
@@ -523,8 +528,12 @@ class _TableSink(_Sink):
     disk_failed = False
 
     def __init__(self, url: str, train: Interactions, settings: dict[str, Any], *, overwrite: bool) -> None:
-        scheme, expected = url.partition("://")[0], "a file, sqlite:// or postgresql://"
-        require(is_database_url(url), f"no way to write to {scheme!r}", where="out", expected=expected)
+        require(
+            is_database_url(url),
+            f"no way to write to {url.partition('://')[0]!r}",
+            where="out",
+            expected="a file, sqlite:// or postgresql://",
+        )
         self.url = DatabaseURL.parse(url)
         self.sql = _SQLITE if self.url.is_sqlite else _POSTGRES
         table = "recommendations" if self.url.table is None else self.url.table
@@ -597,7 +606,14 @@ class _TableSink(_Sink):
         )
         if changed.rowcount != 1:
             raise TalosError(f"another process is writing {self.name}")
-        self._insert(rows)
+        # the driver's fastest way to insert rows
+        if self.url.is_sqlite:
+            self.connection.executemany(f"INSERT INTO {self.staging} VALUES (?, ?, ?, ?)", rows.iter_rows())
+            return
+        # everything but numbers is quoted, because an empty field without quotes would become NULL
+        text = rows.write_csv(include_header=False, quote_style="non_numeric")
+        with self.connection.cursor().copy(f"COPY {self.staging} FROM STDIN (FORMAT csv)") as copy:
+            copy.write(text)
 
     def _appear(self) -> None:
         self._run(f"DROP TABLE IF EXISTS {self.final}")
@@ -630,16 +646,6 @@ class _TableSink(_Sink):
         """Remove a file that was created here, on a disk too full for its first page."""
         if self.disk_failed and path.is_file() and path.stat().st_size == 0:
             path.unlink()
-
-    def _insert(self, rows: pl.DataFrame) -> None:
-        """Insert rows into the staging table, in the driver's fastest way."""
-        if self.url.is_sqlite:
-            self.connection.executemany(f"INSERT INTO {self.staging} VALUES (?, ?, ?, ?)", rows.iter_rows())
-            return
-        # everything but numbers is quoted, because an empty field without quotes would become NULL
-        text = rows.write_csv(include_header=False, quote_style="non_numeric")
-        with self.connection.cursor().copy(f"COPY {self.staging} FROM STDIN (FORMAT csv)") as copy:
-            copy.write(text)
 
 
 def _is_of_the_disk(error: Exception) -> bool:

@@ -70,8 +70,13 @@ def check_attributes(attributes: pl.DataFrame, where: str) -> None:
     """Raise if a column has a type that filters do not know."""
     expected = "strings, lists of strings, integers, numbers or truth values"
     for name, dtype in attributes.schema.items():
-        what = f"column {name!r} is {dtype}"
-        require(dtype in ATTRIBUTE_TYPES, what, where=where, expected=expected, error=DataError)
+        require(
+            dtype in ATTRIBUTE_TYPES,
+            f"column {name!r} is {dtype}",
+            where=where,
+            expected=expected,
+            error=DataError,
+        )
 
 
 def allowed_items(
@@ -172,8 +177,9 @@ def parse_filter(conditions: Sequence[str]) -> dict[str, dict[str, Any]]:
     for text in conditions:
         parts = re.fullmatch(r"([^!<>=]+)(!=|>=|<=|=|>|<)(.+)", text, re.DOTALL)
         if parts is None:
-            expected = "NAME=VALUE,…, NAME!=VALUE,… or NAME>=NUMBER"
-            raise ArgumentError(f"{text!r}", where="filter", expected=expected)
+            raise ArgumentError(
+                f"{text!r}", where="filter", expected="NAME=VALUE,…, NAME!=VALUE,… or NAME>=NUMBER"
+            )
         name, sign, value = parts.groups()
         if sign in ("=", "!="):
             part = found["must" if sign == "=" else "must_not"]

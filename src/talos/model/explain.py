@@ -61,13 +61,12 @@ def shares_of(model: Model, query: ListQuery, past: NDArray[np.int64], targets: 
         weights = torch.stack(columns, 1)[torch.from_numpy(past)].double().clamp(min=0)
         return weights / weights.sum(0).clamp(min=1e-12)
     vector, items = row_vectors(model, query)[0][0], model.vectors.items.detach()
-    places = torch.from_numpy(past), torch.from_numpy(targets)
-    return reasons(vector, items, *places, model.loss(), k=model.config.k)
+    return reasons(
+        vector, items, torch.from_numpy(past), torch.from_numpy(targets), model.loss(), k=model.config.k
+    )
 
 
-def reasons(
-    user: Tensor, items: Tensor, history: Tensor, targets: Tensor, loss: Loss, *, k: int, seed: int = 0
-) -> Tensor:
+def reasons(user: Tensor, items: Tensor, history: Tensor, targets: Tensor, loss: Loss, *, k: int) -> Tensor:
     """The share of each item of a history in what speaks for each target: (H, T), 0 where it speaks against it.
 
     A target that is in the history itself does not count. A column is all zeros if nothing speaks for its target.
@@ -79,7 +78,6 @@ def reasons(
         targets: (T,), positions of the items to explain.
         loss: the loss of training.
         k: list length, for thresholds.
-        seed: seed of the sample of negatives, for losses that need one.
 
     >>> import torch.nn.functional as F
     >>> from talos.losses import Softmax
@@ -89,16 +87,14 @@ def reasons(
     tensor([[1., 0.],
             [0., 1.]])
     """
-    parts = pull_of_history(user, items, history, loss, k=k, seed=seed) @ items[targets].T
+    parts = pull_of_history(user, items, history, loss, k=k) @ items[targets].T
     parts = parts.clamp(min=0.0).masked_fill(history.unsqueeze(1) == targets, 0.0)
     return parts / parts.sum(0).clamp(min=torch.finfo(parts.dtype).tiny)
 
 
-def pull_of_history(
-    user: Tensor, items: Tensor, history: Tensor, loss: Loss, *, k: int, seed: int = 0
-) -> Tensor:
+def pull_of_history(user: Tensor, items: Tensor, history: Tensor, loss: Loss, *, k: int) -> Tensor:
     """How each item of a history pulls on the vector `user`: -∂L_h/∂user, (H, d); arguments as in `reasons`."""
     users, items = user.detach().unsqueeze(0), items.detach()
     past = CSR.by_row(torch.zeros_like(history), history, 1)
-    sample, ones = sample_of_items(items, loss, seed), torch.ones_like(items[history, 0])
+    sample, ones = sample_of_items(items, loss), torch.ones_like(items[history, 0])
     return -gradients_of_positives(users, items, items, past, loss, ones, k=k, sample=sample)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -41,6 +41,7 @@ __all__ = [
     "REFIT_ON",
     "RefitOn",
     "Run",
+    "beside_popularity",
     "check_refit",
     "fit",
     "fit_baseline",
@@ -55,6 +56,7 @@ RefitOn: TypeAlias = Literal["train+valid", "all"]
 REFIT_ON: tuple[RefitOn, ...] = get_args(RefitOn)
 IN_WORDS: Mapping[RefitOn, str] = dict(zip(REFIT_ON, ("train and validation", "all the data"), strict=True))
 
+_KS = (5, 10, 20, 50)  # list lengths that a run is measured at, beside its own K
 # What `model.json` keeps of the model that the settings and the number of epochs come from.
 _KEPT = ("trained_on", "epoch", "epochs_from", "valid", "race", "metrics", "baseline", "chosen_from")
 
@@ -93,7 +95,7 @@ def fit(
         epochs = trainer.position.epoch
         facts["epochs_from"] = f"early stopping: the best validation {watched} of {epochs} epochs"
     if race.chosen:
-        facts["race"] = race.as_dict()
+        facts["race"] = asdict(race)
     valid, divided = trainer.valid, None if isinstance(train, Interactions) else train
     model = Model(
         train=train if isinstance(train, Interactions) else train.own,
@@ -197,8 +199,11 @@ def fit_baseline(
     assert config.baseline is not None
     baseline, name = registry.make_baseline(config.baseline), config.baseline.name
     if not isinstance(train, Interactions) or not isinstance(valid, Interactions | None):
-        what = f"the baseline {name!r} in a process that has a part of the interactions"
-        raise ArgumentError(what, where="train", expected="all interactions")
+        raise ArgumentError(
+            f"the baseline {name!r} in a process that has a part of the interactions",
+            where="train",
+            expected="all interactions",
+        )
     baseline.check(train)
     valid = None if valid is None else valid.aligned_to(train)[0]
     own, left_out = own_part(test, train)
@@ -255,8 +260,13 @@ def refit_data(model: Model, on: RefitOn) -> tuple[Interactions, dict[str, int]]
     {'train': 1, 'valid': 1}
     """
     check = partial(require, where="refit")
-    hint = nearest(on, REFIT_ON)
-    require(on in REFIT_ON, f"{on!r}", where="on", expected=" or ".join(REFIT_ON), hint=hint)
+    require(
+        on in REFIT_ON,
+        f"{on!r}",
+        where="on",
+        expected=" or ".join(REFIT_ON),
+        hint=nearest(on, REFIT_ON),
+    )
     check(
         model.users is None,
         "a share of the interactions",
@@ -376,7 +386,7 @@ def fit_run(
         watchers = [*_watchers(group, {name: out / name / "refit" for name in loggers}, shown), *callbacks]
         recommender.refit(refit, run=out, resume=resume, callbacks=watchers)
     seconds = time.perf_counter() - began
-    if recommender.model is None:  # rank 0 has the whole model
+    if recommender.model is None or recommender.model.scored_by is None:  # rank 0 has the whole model
         return None
     model, notes = recommender.fitted_model(), list(parts.cold_notes() if isinstance(parts, Split) else [])
     report = popular = None
@@ -385,9 +395,7 @@ def fit_run(
         # a model that was fitted on the test part has no test metrics: those of the other one stand in for them
         measured = chosen if refit == "all" else recommender
         base = model.train if refit == "train+valid" else parts.train
-        ks = sorted({k for k in (5, 10, 20, 50, config.k) if k <= base.num_items})
-        report = measured.evaluate(parts.test, k=ks, popularity=base.item_degrees)
-        popular = popularity_report(base, parts.test, seen=measured.fitted_model().seen, ks=ks)
+        report, popular = beside_popularity(measured, parts.test, base)
         facts |= {"metrics": report.metrics, "baseline": {"popularity": popular.metrics}}
         notes += report.notes
     if refit == "all":
@@ -398,6 +406,15 @@ def fit_run(
     recommender.save(out, source=None if source is None else dict(source), notes=notes, **facts)
     run = Run(recommender=recommender, report=report, popular=popular, seconds=seconds, notes=tuple(notes))
     return run if group.rank == 0 else None
+
+
+def beside_popularity(
+    recommender: Recommender, test: Interactions | Share, train: Interactions | Share
+) -> tuple[Report, Report]:
+    """Metrics of a recommender on a test part, and those of ranking by the popularity in `train`."""
+    ks = sorted({k for k in (*_KS, recommender.config.k) if k <= train.num_items})
+    report = recommender.evaluate(test, k=ks, popularity=train.item_degrees)
+    return report, popularity_report(train, test, seen=recommender.fitted_model().seen, ks=ks)
 
 
 def check_refit(refit: RefitOn | None, parts: Split | SplitShare) -> None:

@@ -63,7 +63,6 @@ def fold_in(
     *,
     k: int,
     steps: int = _STEPS,
-    seed: int = 0,
     mean: Tensor | None = None,
     weights: Tensor | None = None,
 ) -> Tensor:
@@ -80,7 +79,6 @@ def fold_in(
         loss: the loss of training.
         k: list length, for thresholds.
         steps: more are more exact and slower.
-        seed: seed of the sample of negatives, for losses that need one.
         mean: (d,), the mean item, if it is known already: computing it takes as long as scoring all items once.
         weights: (P,), above 0, how much each item of `indices` counts within its history; all the same if None.
 
@@ -112,7 +110,7 @@ def fold_in(
     start = F.normalize(torch.where(counts.unsqueeze(-1) > 0, start, mean))
     # the weights of one history add up to 1
     own = own / torch.zeros_like(start[:, 0]).index_add(0, rows, own)[rows]
-    pooled, sample = len(item_vectors) > _POOLED_ABOVE, sample_of_items(item_vectors, loss, seed)
+    pooled, sample = len(item_vectors) > _POOLED_ABOVE, sample_of_items(item_vectors, loss)
     at_once = 1 if pooled else max(1, len(start))
     if sample is not None and not pooled:  # computed for every positive with every sampled item
         at_once = max(1, _SCORES // (len(sample) * max([1, *counts.tolist()])))
@@ -175,12 +173,12 @@ def _descend(start: Tensor, gradient: Callable[[Tensor], Tensor], *, cosine: boo
     return F.normalize(vectors) if cosine else vectors
 
 
-def sample_of_items(items: Tensor, loss: Loss, seed: int) -> Tensor | None:
-    """Positions of the items that serve as negatives; None for all items, if the loss is separable by user."""
+def sample_of_items(items: Tensor, loss: Loss) -> Tensor | None:
+    """Positions of the same random items as negatives; None for all items, if the loss is separable by user."""
     if isinstance(loss, UserSeparableLoss) and loss.needs.user_separable:
         return None
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randperm(len(items), generator=generator)[:_SAMPLE].to(items.device)
+    order = torch.randperm(len(items), generator=torch.Generator().manual_seed(0))
+    return order[:_SAMPLE].to(items.device)
 
 
 def _gradient(
@@ -207,8 +205,9 @@ def _gradient(
 
     def of_users(users: Tensor) -> Tensor:
         # for a few users plain products take a fraction of the time that setting up tiles and threads takes
-        given = items, ranked, histories, loss, weights
-        each = gradients_of_positives(users, *given, k=k, sample=sample, times=times)
+        each = gradients_of_positives(
+            users, items, ranked, histories, loss, weights, k=k, sample=sample, times=times
+        )
         return torch.zeros_like(users).index_add_(0, histories.rows, each)
 
     return of_users

@@ -28,6 +28,7 @@ __all__ = [
     "make_lists",
     "principal_axes",
     "sample_scores",
+    "some_of",
 ]
 
 _Pairs: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -47,9 +48,7 @@ class Lists(TopK):
 
     ks: tuple[int, ...]
     per_user: dict[str, NDArray[np.float64]]  # recall@20, …: (U,)
-    coverage: tuple[float, ...]  # at each K
-    popularity_rank: tuple[float, ...]
-    gini: tuple[float, ...]
+    exposure: dict[str, list[float]]  # coverage, popularity_rank and gini: at each K
 
     def mean(self, metric: str) -> float:
         """The mean of a metric over the users."""
@@ -64,7 +63,7 @@ def make_lists(
     The items that a user has seen are masked.
     """
     users = users_with_tests(test)
-    users = users[_some(np.random.default_rng(seed), len(users), most_users)]
+    users = users[some_of(np.random.default_rng(seed), len(users), most_users)]
     popularity = torch.tensor(model.train.item_degrees)
 
     def measured(lists: TopK) -> Lists:
@@ -75,9 +74,11 @@ def make_lists(
             lists.scores,
             ks=tuple(ks),
             per_user=measure_lists(lists.items, users, test, ks, tuple(RANKING_METRICS), "standard"),
-            coverage=tuple(coverage(head, test.num_items) for head in shown),
-            popularity_rank=tuple(mean_popularity_rank(head, popularity) for head in shown),
-            gini=tuple(exposure_gini(head, test.num_items) for head in shown),
+            exposure={
+                "coverage": [coverage(head, test.num_items) for head in shown],
+                "popularity_rank": [mean_popularity_rank(head, popularity) for head in shown],
+                "gini": [exposure_gini(head, test.num_items) for head in shown],
+            },
         )
 
     by_model = answer(model, ListQuery(users=users, k=ks[-1], mask="trained"))
@@ -113,14 +114,14 @@ def sample_scores(
     """
     rng = np.random.default_rng(seed)
     users = users[model.train.user_degrees[users] > 0]  # the others were not trained on
-    users = users[_some(rng, len(users), most_users)]
+    users = users[some_of(rng, len(users), most_users)]
     owner = np.repeat(np.arange(len(users)), negatives)
     drawn = rng.integers(0, model.train.num_items, (len(users), negatives))
     other = ~(is_masked(model.seen, users, drawn) | is_masked(test, users, drawn)).ravel()
     found = model.train.pairs_of(users), test.pairs_of(users), (owner[other], drawn.ravel()[other])
     pairs = []
     for owner, items in found:
-        some = _some(rng, len(owner), most_scores)
+        some = some_of(rng, len(owner), most_scores)
         pairs.append((owner[some], items[some].astype(np.int64)))
     # without the prior: thresholds are of the scores that were trained
     scorer = DotScores(model.vectors.users, model.vectors.items) if model.has_vectors else model.scorer()
@@ -135,7 +136,7 @@ def sample_scores(
     )
 
 
-def _some(rng: np.random.Generator, count: int, most: int) -> NDArray[np.int64]:
+def some_of(rng: np.random.Generator, count: int, most: int) -> NDArray[np.int64]:
     """The positions of at most so many of `count`, drawn at random, ascending."""
     return np.sort(rng.choice(count, most, replace=False)) if count > most else np.arange(count)
 
@@ -226,8 +227,12 @@ def principal_axes(vectors: Tensor, axes: int = 2) -> tuple[Tensor, Tensor]:
     >>> [f"{point:.2f}" for point in points[:, 0].tolist()], [f"{share:.2f}" for share in shares.tolist()]
     (['0.71', '0.71', '-0.71', '-0.71'], ['1.00', '0.00'])
     """
-    fits, what = vectors.ndim == 2 and len(vectors) > 0, f"shape {tuple(vectors.shape)}"
-    require(fits, what, where="vectors", expected="(N, d) with N ≥ 1")
+    require(
+        vectors.ndim == 2 and len(vectors) > 0,
+        f"shape {tuple(vectors.shape)}",
+        where="vectors",
+        expected="(N, d) with N ≥ 1",
+    )
 
     def unit() -> Iterator[Tensor]:
         return (F.normalize(rows.cpu().double()) for rows in torch.split(vectors, _CHUNK))

@@ -90,11 +90,6 @@ class Model:
         """The number of interactions that were learnt from, by the name of the part."""
         return dict(self.metadata.get("trained_on", {"train": len(self.train)}))
 
-    @property
-    def users_without_events(self) -> int:
-        """How many users have no training interactions: their lists are ranked by popularity."""
-        return int((self.train.user_degrees == 0).sum())
-
     @cached_property
     def seen(self) -> Interactions:
         """The interactions of training and validation: what metrics mask in the standard dialect."""
@@ -144,8 +139,12 @@ class Model:
     @cached_property
     def prior_scores(self) -> PriorScores:
         """Makes the scorers of users with given vectors and numbers of events."""
-        longest = longest_of(self.vectors.users)
-        return PriorScores(self.vectors.items.detach(), self.item_degrees, prior=self.prior, longest=longest)
+        return PriorScores(
+            self.vectors.items.detach(),
+            self.item_degrees,
+            prior=self.prior,
+            longest=longest_of(self.vectors.users),
+        )
 
     @cached_property
     def dot_scores(self) -> DotScores:

@@ -178,8 +178,8 @@ def _scorer(model: Model, query: ListQuery) -> Scorer:
     """The scores of the rows of a question."""
     if model.has_vectors:
         return model.prior_scores.of(*row_vectors(model, query))
-    plain = np.where(query.given > 0, -1, query.users)
-    return model.history_scores(_joined(model, query, (model.train, plain), query.histories))
+    learnt = model.train, np.where(query.given > 0, -1, query.users)
+    return model.history_scores(_joined(model, query, learnt, query.histories))
 
 
 def masks_of(model: Model, query: ListQuery) -> ItemRows:
@@ -201,8 +201,9 @@ def _joined(
         owner, items = masks.pairs_of(codes[rows])
         owners.append(rows[owner])
         found.append(np.asarray(items, np.int64))
-    columns = np.concatenate(owners), np.concatenate(found)
-    return ItemRows.of(*columns, num_rows=len(every), num_items=model.train.num_items)
+    return ItemRows.of(
+        np.concatenate(owners), np.concatenate(found), num_rows=len(every), num_items=model.train.num_items
+    )
 
 
 # ------------------------------------------------------------------- folding in
@@ -367,8 +368,11 @@ def codes_of(
     if on_unknown == "raise" and (codes < 0).any():
         first = series[int(np.argmax(codes < 0))]
         integers = ids.ids.dtype.is_integer() and isinstance(first, str)
-        expected = f"{kind}s that were trained on{', which are integers' if integers else ''}"
-        raise ArgumentError(f"no {kind} {first!r}", where=where, expected=expected)
+        raise ArgumentError(
+            f"no {kind} {first!r}",
+            where=where,
+            expected=f"{kind}s that were trained on{', which are integers' if integers else ''}",
+        )
     return codes
 
 
@@ -477,9 +481,13 @@ def list_frame(lists: TopK, users: pl.Series, item_ids: Vocabulary) -> pl.DataFr
     [('ann', 'tea', 0.75, 1)]
     """
     rows, columns = np.nonzero(lists.items >= 0)
-    items, scores = item_ids.decode(lists.items[rows, columns]), lists.scores[rows, columns]
     return pl.DataFrame(
-        {"user_id": users.gather(lists.users[rows]), "item_id": items, "score": scores, "rank": columns + 1}
+        {
+            "user_id": users.gather(lists.users[rows]),
+            "item_id": item_ids.decode(lists.items[rows, columns]),
+            "score": lists.scores[rows, columns],
+            "rank": columns + 1,
+        }
     )
 
 
@@ -526,11 +534,10 @@ def nearest_to(model: Model, kind: Literal["user", "item"], one: str | int, k: i
     )
     lengths = model.lengths[kind]
     cosines = (vectors @ vectors[code]) / (lengths * lengths[code])
-    banned = np.union1d(np.flatnonzero(degrees == 0), [code])
-    return top_k(FixedScores(cosines), [0], k=k, banned=banned)
+    return top_k(FixedScores(cosines), [0], k=k, banned=np.union1d(np.flatnonzero(degrees == 0), [code]))
 
 
 def sources_of(model: Model, query: ListQuery) -> list[str]:
     """What each row is ranked by: `folded` from its history, the `model`'s own vector, or as `popular`."""
-    conditions = [query.given > 0, _events(model, query) > 0]
-    return list(map(str, np.select(conditions, ["folded", "model"], "popular")))
+    found = np.select([query.given > 0, _events(model, query) > 0], ["folded", "model"], "popular")
+    return list(map(str, found))

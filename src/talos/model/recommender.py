@@ -92,10 +92,8 @@ class Recommender:
         self.config = registry.configured(config or RunConfig(), plain, choices, options)
         if options or any(choice is not None for choice in choices.values()):
             registry.check(self.config)
+        # In a process of a group that does not have the result, or with settings chosen elsewhere, it has no scores.
         self.model: Model | None = None
-        # The last fit: in a process of a group that does not have the model, or chosen elsewhere, it has no scores.
-        self._fitted: Model | None = None
-        self._read_from: str | None = None  # the file the config was loaded from
 
     def fit(
         self,
@@ -128,7 +126,7 @@ class Recommender:
         A baseline is computed from all of `train` in one go: there is nothing to resume and no epoch to watch. Where
         there are fewer items than the default K, K is the number of items.
         """
-        registry.check_imported(self.config, where=self._read_from)
+        registry.check_imported(self.config, where=None if self.model is None else self.model.read_from)
         registry.check(self.config)
         train = _interactions("train", train)
         valid = None if valid is None else _interactions("valid", valid)
@@ -182,10 +180,20 @@ class Recommender:
         >>> model.refit("all").fitted_model().metadata["trained_on"]
         {'train': 5, 'valid': 1, 'test': 2}
         """
-        registry.check_imported(self.config, where=self._read_from)
-        before = self._fitted if self.model is None and self._fitted is not None else self.fitted_model()
-        folder = None if run is None else Path(run)
-        return self._adopt(refit(before, on, run=folder, resume=resume, callbacks=callbacks, group=group))
+        before = (
+            self.fitted_model() if self.model is None else self.model
+        )  # without scores it has the settings
+        before.check_imported()
+        return self._adopt(
+            refit(
+                before,
+                on,
+                run=None if run is None else Path(run),
+                resume=resume,
+                callbacks=callbacks,
+                group=group,
+            )
+        )
 
     @classmethod
     def from_choice(
@@ -220,15 +228,19 @@ class Recommender:
         (4, 2)
         """
         chosen = cls(config=config)
-        facts = {
-            "config": config.as_dict(),
-            "trained_on": {"train": len(train)},
-            "epoch": epoch,
-            "epochs_from": epochs_from,
-            "valid": dict(metrics or {}),
-            **({"race": dict(race)} if race else {}),
-        }
-        chosen._fitted = Model(train=train, valid=valid, test=own_part(known, train)[0], metadata=facts)
+        chosen.model = Model(
+            train=train,
+            valid=valid,
+            test=own_part(known, train)[0],
+            metadata={
+                "config": config.as_dict(),
+                "trained_on": {"train": len(train)},
+                "epoch": epoch,
+                "epochs_from": epochs_from,
+                "valid": dict(metrics or {}),
+                **({"race": dict(race)} if race else {}),
+            },
+        )
         return chosen
 
     def add_known(self, known: Interactions) -> Recommender:
@@ -248,10 +260,9 @@ class Recommender:
         return self
 
     def _adopt(self, fitted: Model) -> Recommender:
-        """Take over the config and, if this process has it, the model."""
-        fitted = replace(fitted, read_from=self._read_from)
-        self.config, self._fitted = fitted.config, fitted
-        self.model = None if fitted.scored_by is None else fitted
+        """Take over the config and the model."""
+        self.model = replace(fitted, read_from=None if self.model is None else self.model.read_from)
+        self.config = self.model.config
         return self
 
     def fit_run(
@@ -536,12 +547,12 @@ class Recommender:
         """
         model = load_model(Path(folder), group=group)
         recommender = cls(config=model.config)
-        recommender.model, recommender._read_from = model, model.read_from
+        recommender.model = model
         return recommender
 
     def fitted_model(self) -> Model:
         """The trained model; an error before `fit` or `load`."""
-        if self.model is None:
+        if self.model is None or self.model.scored_by is None:
             raise ArgumentError("not fitted yet", where="Recommender", expected="fit or load first")
         return self.model
 
@@ -564,9 +575,12 @@ def stored_test_part(model: Model) -> Interactions:
 def no_test_part(model: Model) -> ArgumentError:
     """The error about a model that has no interactions to be measured on."""
     if "test" in model.trained_on:
-        hint = "`chosen_from` in the metadata has the metrics of the model it was chosen from"
-        what = "the model was fitted on these interactions"
-        return ArgumentError(what, where="test", expected="others to measure it on", hint=hint)
+        return ArgumentError(
+            "the model was fitted on these interactions",
+            where="test",
+            expected="others to measure it on",
+            hint="`chosen_from` in the metadata has the metrics of the model it was chosen from",
+        )
     return ArgumentError("the model has no test part", where="test", expected="interactions to measure it on")
 
 

@@ -298,22 +298,6 @@ def _stage(folder: Path, name: str, write: Callable[[Path], object]) -> str:
     return checksum
 
 
-def _rename_staged(folder: Path, checksums: Mapping[str, str]) -> None:
-    """Give the files of the model in place their names; those of an older one are replaced."""
-    for name, checksum in checksums.items():
-        staged = _staged(folder, name, checksum)
-        if staged.is_file():
-            staged.replace(folder / name)
-    sync(folder)
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """Remove what saves that were interrupted before their swap have left."""
-    for path in list(folder.iterdir()):
-        if _LEFTOVER.fullmatch(path.name):
-            remove(path)
-
-
 # What training leaves in a run directory before the run is finished.
 _OF_TRAINING = (
     *("checkpoint", "history.jsonl", "history-refit.jsonl", "race", "race.json"),
@@ -345,17 +329,23 @@ def check_new_run(out: Path, *, resume: bool = False, refit: str | None = None) 
     names = sorted(entry.name for entry in out.iterdir()) if out.exists() else []
     names = [name for name in names if name != LOCK and not _LEFTOVER.fullmatch(name)]
     begun = "checkpoint" in names or "race.json" in names
-    option = Option("resume", True, "continues it") if begun else ()
-    check(resume or not names, f"{out} exists and is not empty", option=option)
+    check(
+        resume or not names,
+        f"{out} exists and is not empty",
+        option=Option("resume", True, "continues it") if begun else (),
+    )
     # a run that was stopped before its first checkpoint has nothing but these
     strangers = [name for name in names if name not in _OF_TRAINING and not name.endswith(".tmp")]
     resumable = not strangers or any((out / "checkpoint").glob("*/state.json"))
     check(resumable, f"{out} has no checkpoint, but has {', '.join(strangers[:1])}")
     for folder in (out / "checkpoint").glob("refit-*"):
         fitted_on = folder.name.removeprefix("refit-")
-        option = Option("refit", fitted_on, "continues it")
-        what = f"{out} was interrupted while it was fitted again on {fitted_on}"
-        check(fitted_on == refit, what, expected="the same", option=option)
+        check(
+            fitted_on == refit,
+            f"{out} was interrupted while it was fitted again on {fitted_on}",
+            expected="the same",
+            option=Option("refit", fitted_on, "continues it"),
+        )
 
 
 def _begin_save(folder: Path) -> None:
@@ -374,22 +364,20 @@ def _tidy(folder: Path) -> None:
 
     Whatever fails here, the model loads as it is; the next save tries again.
     """
+    checksums: dict[str, str] = {}
+    with suppress(DataError, OSError):  # no model that loads
+        checksums = _Layout.of(folder).checksums
     with suppress(OSError):
-        checksums = _checksums(folder)
-        _rename_staged(folder, checksums)
-        for path in list(folder.iterdir()) if checksums else ():
-            # of another division of the users
-            if path.name not in checksums and re.fullmatch(r"users-\d+-\d+\.safetensors", path.name):
-                path.unlink(missing_ok=True)
-        _remove_leftovers(folder)
-
-
-def _checksums(folder: Path) -> dict[str, str]:
-    """The files of the model that a folder holds, with their checksums; none if there is no model that loads."""
-    try:
-        return _Layout.of(folder).checksums
-    except (DataError, OSError):
-        return {}
+        for name, checksum in checksums.items():
+            staged = _staged(folder, name, checksum)
+            if staged.is_file():
+                staged.replace(folder / name)
+        sync(folder)
+        for path in list(folder.iterdir()):
+            users = re.fullmatch(r"users-\d+-\d+\.safetensors", path.name)
+            of_another_division = users and checksums and path.name not in checksums
+            if of_another_division or _LEFTOVER.fullmatch(path.name):
+                remove(path)
 
 
 def _piece(folder: Path, users: range) -> Path:
@@ -581,8 +569,13 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
     number = loaded.get("format") if isinstance(loaded, dict) else None
     if type(number) is not int or number < 1:
         raise DataError("has no format number", where=where, expected="a run directory of this library")
-    hint = "install a newer talos-rec" if number > FORMAT else "Talos 0.2 reads runs up to format 5"
-    _check(number == FORMAT, f"format {number}", where=where, expected=f"format {FORMAT}", hint=hint)
+    _check(
+        number == FORMAT,
+        f"format {number}",
+        where=where,
+        expected=f"format {FORMAT}",
+        hint="install a newer talos-rec" if number > FORMAT else "Talos 0.2 reads runs up to format 5",
+    )
     try:
         metadata: dict[str, Any] = unseal(loaded)
     except (ValueError, RecursionError):

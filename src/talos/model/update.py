@@ -161,8 +161,9 @@ def _trained(
         "optimizer.rows": "all",
         "training.averaging": 1.0,
     }
-    moved = torch.from_numpy(moving_users)
-    trainer = Trainer(config.with_values(changes), merged, backbone=backbone, only_users=moved)
+    trainer = Trainer(
+        config.with_values(changes), merged, backbone=backbone, only_users=torch.from_numpy(moving_users)
+    )
     trainer.fit()
     return trainer.vectors()
 

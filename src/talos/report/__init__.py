@@ -6,9 +6,8 @@ numbers below it. They are readable on a phone, and in light and dark mode.
 
 from __future__ import annotations
 
-from talos.report.files import check_target, write_page
-from talos.report.page import is_page, standalone
-from talos.report.run import is_card, model_card, run_report
+from talos.report.page import check_target, is_card, is_page, standalone, write_page
+from talos.report.run import model_card, run_report
 from talos.report.studies import comparison_report, tuning_report
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Pages from templates: tables, figures, the environment, the colours, and how numbers and names are written.
+"""Pages from templates: tables, figures, the environment, the colours, how numbers are written, and files of pages.
 
 Pages hold no scripts and fetch nothing; every text from outside is escaped. Text has a contrast of at least 4.5:1
 against its background and lines one of 3:1, in light and dark mode. The colours of series are those of Okabe and Ito,
@@ -11,12 +11,19 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
+from talos.checks import require
+from talos.errors import ConfigError, Option
+from talos.files import replace_text
+from talos.studies.folder import file_name
+
 __all__ = [
+    "CARD_MARK",
     "COLOURS",
     "DARK",
     "LIGHT",
@@ -24,19 +31,22 @@ __all__ = [
     "Figure",
     "Plot",
     "TextTable",
+    "check_target",
     "environment",
     "fixed",
+    "is_card",
     "is_page",
     "markdown",
     "number",
     "plain",
     "render",
     "standalone",
-    "tag",
+    "write_page",
 ]
 
 COLOURS = 7  # of series
 WIDTH = 330  # of a plot
+CARD_MARK = "<!-- written by `talos card` -->"
 KeyKind: TypeAlias = Literal["dots", "line", "box"]
 
 # name → its colour in light and in dark mode
@@ -77,7 +87,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"number": number, "plain": plain, "tag": tag}
+    made.filters |= {"number": number, "plain": plain, "tag": file_name}
     made.globals |= {"colours": _COLOURS, "series_colours": COLOURS, "width": WIDTH}
     return made
 
@@ -112,15 +122,6 @@ def plain(text: str) -> str:
     """
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"([\\`*\[\]|])", r"\\\1", text)
-
-
-def tag(text: str) -> str:
-    """A text as a tag: lower-case letters, digits and dashes.
-
-    >>> tag("Our Clicks.csv"), tag("???")
-    ('our-clicks-csv', 'unknown')
-    """
-    return re.sub(r"[^a-z0-9]+", "-", text.casefold()).strip("-") or "unknown"
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,48 @@ def is_page(text: str) -> bool:
     (True, False)
     """
     return f":root{{color-scheme:light dark;--back:{LIGHT['back']};" in text
+
+
+def is_card(text: str) -> bool:
+    """Whether a text, or its beginning, is a card that this library has written.
+
+    >>> is_card("# my own notes")
+    False
+    """
+    return CARD_MARK in text
+
+
+def check_target(out: Path, *, overwrite: bool = False, what: Literal["report", "card"] = "report") -> None:
+    """Refuse a file that cannot be written, or that is there and not a page that this library has written.
+
+    >>> check_target(Path("."))
+    Traceback (most recent call last):
+    talos.errors.ConfigError: out: . is a folder; expected a file name, such as report.html
+    """
+    check = partial(require, where="out", error=ConfigError)
+    example = "report.html" if what == "report" else "README.md"
+    check(not out.is_dir(), f"{out} is a folder", expected=f"a file name, such as {example}")
+    # writing renames a file over it: no device would be left
+    check(out.is_file() or not out.exists(), f"{out} is a device or a pipe", expected="the name of a file")
+    if overwrite or not out.exists():
+        return
+    with out.open("rb") as file:
+        beginning = file.read(1 << 16).decode("utf-8", errors="replace")
+    ours = is_page(beginning) if what == "report" else is_card(beginning)
+    check(
+        ours,
+        f"{out} exists and is not a {what}",
+        expected=f"a new file, or an older {what}",
+        option=Option("overwrite", True, "replaces it"),
+    )
+
+
+def write_page(text: str, out: Path) -> Path:
+    """Write a page over what is there, or leave that if the page cannot be written; returns its place."""
+    check_target(out, overwrite=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(out, text)
+    return out
 
 
 def standalone(figure: Figure) -> str:

@@ -23,19 +23,18 @@ from talos.model.measures import Lists, ScoreSample, by_activity, by_popularity,
 from talos.model.model import Model
 from talos.model.query import ListQuery, answer
 from talos.model.recommender import Recommender, no_test_part
-from talos.report.page import Figure, TextTable, fixed, markdown, number, render
+from talos.report.page import CARD_MARK, Figure, TextTable, fixed, markdown, number, render
 from talos.report.svg import BOTH, Frame, Series, grouped_bars, histogram, line_chart, scatter, span, ticks
 
-__all__ = ["is_card", "model_card", "run_report"]
+__all__ = ["model_card", "run_report"]
 
 _POINTS = 500  # in a scatter plot: enough to show the shape, few enough for a small file
 _SAMPLE_HISTORY, _SAMPLE_LENGTH = 6, 10  # items of a sample user: from the history, and recommended
 _CURVE_KS = (1, 2, 3, 5, 10, 15, 20, 30, 50)
 _CARD_KS = (10, 20, 50)  # list lengths in the card, beside the K of training
-_CARD_MARK = "<!-- written by `talos card` -->"
 # The metrics that are shown first, and how they are written.
 _ACCURACY = (("precision", "Precision"), ("recall", "Recall"), ("ndcg", "NDCG"), ("mrr", "MRR"))
-# Measures of the lists as a whole: title, attribute of `Lists`, axis and note.
+# Measures of the lists as a whole: title, name in `Lists.exposure`, axis and note.
 _EXPOSURE = (
     (
         "Coverage",
@@ -116,7 +115,7 @@ def run_report(
         sample=sample,
         scores=list(_scores(sample, found.k)) if len(sample.exact) else [],
         exposure=[
-            _against_k(title, found, [getattr(one, name) for one in found.both], y, note)
+            _against_k(title, found, [one.exposure[name] for one in found.both], y, note)
             for title, name, y, note in _EXPOSURE
         ],
         samples=_samples(model, found.test, lists.users[shown], lists.items[shown], lists.scores[shown]),
@@ -306,8 +305,15 @@ def _validation(records: Sequence[Mapping[str, Any]], best: int, *, refitted: bo
 def _curve(
     title: str, y: str, records: Sequence[Mapping[str, Any]], key: str, *, zero: bool = False, note: str = ""
 ) -> Figure:
-    series = Series(y, [record["epoch"] for record in records], [record[key] for record in records])
-    return line_chart(title, [series], "epoch", y, zero=zero, whole=True, note=note)
+    return line_chart(
+        title,
+        [Series(y, [record["epoch"] for record in records], [record[key] for record in records])],
+        "epoch",
+        y,
+        zero=zero,
+        whole=True,
+        note=note,
+    )
 
 
 def _stages(legs: Sequence[Mapping[str, Any]]) -> Iterator[Figure]:
@@ -497,8 +503,8 @@ def model_card(
     >>> data = Interactions.from_ids(["ann", "ann", "bob", "bob"], ["tea", "jam", "tea", "rye"])
     >>> model = Recommender(k=1, dim=4, epochs=1).fit(data)
     >>> card = model_card(model, Interactions.from_ids(["ann", "bob"], ["rye", "jam"]), title="Breakfast")
-    >>> card.startswith("---"), is_card(card), "# Breakfast" in card
-    (True, True, True)
+    >>> card.startswith("---"), "# Breakfast" in card
+    (True, True)
     """
     facts = _run_facts(recommender, test, most_users=most_users, seed=seed)
     model, found, (ours, popular) = facts["model"], facts["found"], facts["means"]
@@ -507,7 +513,7 @@ def model_card(
         render(
             "card.md",
             **facts,
-            mark=_CARD_MARK,
+            mark=CARD_MARK,
             markdown=markdown,
             title=title,
             license=license,
@@ -523,15 +529,6 @@ def model_card(
         )
         + "\n"
     )
-
-
-def is_card(text: str) -> bool:
-    """Whether a text, or its beginning, is a card that this library has written.
-
-    >>> is_card("# my own notes")
-    False
-    """
-    return _CARD_MARK in text
 
 
 def _data_name(model: Model) -> str:
@@ -562,7 +559,7 @@ def _metrics(found: _Measured) -> list[list[str]]:
     k, at = found.k, found.place
     return [
         *rows,
-        [f"Coverage@{k}", *(f"{one.coverage[at]:.1%}" for one in found.both)],
-        [f"Gini of exposure@{k}", *(fixed(one.gini[at]) for one in found.both)],
-        [f"Mean popularity rank@{k}", *(f"{one.popularity_rank[at]:.1%}" for one in found.both)],
+        [f"Coverage@{k}", *(f"{one.exposure['coverage'][at]:.1%}" for one in found.both)],
+        [f"Gini of exposure@{k}", *(fixed(one.exposure["gini"][at]) for one in found.both)],
+        [f"Mean popularity rank@{k}", *(f"{one.exposure['popularity_rank'][at]:.1%}" for one in found.both)],
     ]

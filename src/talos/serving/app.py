@@ -65,8 +65,12 @@ async def _invalid(request: Request, error: Any) -> Response:
 
 
 async def _http_error(request: Request, error: Any) -> Response:
-    field = getattr(error, "field", None) or _FIELDS.get(error.status_code)
-    return error_answer(error.status_code, str(error.detail), field, error.headers)
+    return error_answer(
+        error.status_code,
+        str(error.detail),
+        getattr(error, "field", None) or _FIELDS.get(error.status_code),
+        error.headers,
+    )
 
 
 async def _input_error(request: Request, error: Any) -> Response:

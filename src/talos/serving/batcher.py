@@ -140,8 +140,10 @@ def numbered(
     named: Sequence[dict[str, Any]], scores: Sequence[float], first: int = 1
 ) -> list[dict[str, Any]]:
     """Items or users with their scores and ranks."""
-    pairs = enumerate(zip(named, scores, strict=True), first)
-    return [{**one, "score": score, "rank": rank} for rank, (one, score) in pairs]
+    return [
+        {**one, "score": score, "rank": rank}
+        for rank, (one, score) in enumerate(zip(named, scores, strict=True), first)
+    ]
 
 
 def _items_by_row(

@@ -178,8 +178,7 @@ async def users(service: Served, query: Annotated[schemas.SearchQuery, Query()])
     run = service.run(query.model)
     codes, cursor = await asyncio.to_thread(_search, run, query, run.users.ids)
     named = zip(run.users.decode(codes).to_list(), run.seen.user_degrees[codes].tolist(), strict=True)
-    found = [{"user": one, "interactions": count} for one, count in named]
-    return _json(run, users=found, cursor=cursor)
+    return _json(run, users=[{"user": one, "interactions": count} for one, count in named], cursor=cursor)
 
 
 def _search(
@@ -293,8 +292,11 @@ async def reload(service: Served, body: schemas.ReloadBody | None = None) -> Res
 async def health(service: Served, request: Request) -> Response:
     """Whether lists can be made, of which versions, and which reloads have failed."""
     status = "ok" if request.scope["path"] == "/livez" else "ready"
-    versions = {name: run.version for name, run in service.runs.items()}
-    return _json(status=status, models=versions, reload_errors=dict(service.errors))
+    return _json(
+        status=status,
+        models={name: run.version for name, run in service.runs.items()},
+        reload_errors=dict(service.errors),
+    )
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
@@ -336,8 +338,14 @@ async def exposure(service: Served, item: str, run: Run) -> Response:
     """In how many of the users' lists an item is; the first request to a run counts for all items."""
     code = _position_of(run.items, item, "item")
     counts, lists = await service.insight(run, insights.exposure)
-    facts = {"lists": counts[code], "of_lists": lists, "share": counts[code] / max(1, lists)}
-    return _json(run, item=run.items.ids[code], k=min(run.k, len(run.items)), **facts)
+    return _json(
+        run,
+        item=run.items.ids[code],
+        k=min(run.k, len(run.items)),
+        lists=counts[code],
+        of_lists=lists,
+        share=counts[code] / max(1, lists),
+    )
 
 
 @router.get("/v1/map", response_model=schemas.MapAnswer)

@@ -165,8 +165,9 @@ def read_log(path: Path) -> pl.DataFrame:
         raise _unusable(path, "read", error) from None
     if not rows:
         raise DataError("has no events", where=str(path), expected="a log of feedback")
-    schema = {"user": pl.String, "item": pl.String, "timestamp": pl.Float64}
-    return pl.DataFrame(rows, schema=schema, orient="row")
+    return pl.DataFrame(
+        rows, schema={"user": pl.String, "item": pl.String, "timestamp": pl.Float64}, orient="row"
+    )
 
 
 def read_events(path: Path, train: Interactions, options: SourceOptions | None = None) -> Interactions:
@@ -191,7 +192,10 @@ def read_events(path: Path, train: Interactions, options: SourceOptions | None =
     for name, known in (("user", train.user_ids.ids), ("item", train.item_ids.ids)):
         cast = spelled_as(table[f"{name}_id"], known.dtype)
         if cast.null_count():
-            what = f"{name} {table[f'{name}_id'].filter(cast.is_null())[0]!r}"
-            raise DataError(what, where=str(path), expected="integer ids, like those of the run")
+            raise DataError(
+                f"{name} {table[f'{name}_id'].filter(cast.is_null())[0]!r}",
+                where=str(path),
+                expected="integer ids, like those of the run",
+            )
         ids.append(cast)
     return Interactions.from_ids(*ids, timestamps=stamps)

@@ -120,16 +120,18 @@ class Guard:
         host, origin = (headers.get(name, b"").decode("latin-1").lower() for name in (b"host", b"origin"))
         name = host if host.endswith("]") else host.rsplit(":", 1)[0]
         if self._check_host and name and not is_loopback(name):
-            text = f"host {host!r}: without keys only requests to a loopback address are answered"
-            return error_answer(421, text, "host")
+            return error_answer(
+                421, f"host {host!r}: without keys only requests to a loopback address are answered", "host"
+            )
         if self._check_host and origin not in ("", f"http://{host}", f"https://{host}"):
             return error_answer(403, f"origin {origin!r}: requests of other pages are not answered", "origin")
         scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
         key = headers.get(b"x-api-key", token.strip() if scheme.lower() == b"bearer" else None)
         is_open = route == "page" or scope["path"] in _WITHOUT_KEY
         if not is_open and not self._keys.allow(key, admin=route in _ADMIN):
-            wanted = {"www-authenticate": "Bearer"}
-            return error_answer(401, "a key is missing or wrong", "authorization", wanted)
+            return error_answer(
+                401, "a key is missing or wrong", "authorization", {"www-authenticate": "Bearer"}
+            )
         size = int(headers.get(b"content-length", b"0"))  # digits, or the server has refused the request
         if size > self.settings.max_body:
             return error_answer(

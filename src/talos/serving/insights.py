@@ -16,7 +16,7 @@ import polars as pl
 import polars.selectors as cs
 from numpy.typing import NDArray
 
-from talos.model.measures import by_activity, by_popularity, make_lists, principal_axes
+from talos.model.measures import by_activity, by_popularity, make_lists, principal_axes, some_of
 from talos.model.query import ListQuery, answer
 from talos.serving.runs import ServedRun
 
@@ -28,7 +28,7 @@ _BUDGET = 100_000_000
 _FEWEST_USERS = 200
 _MOST_USERS = 50_000
 _KS = (1, 2, 3, 5, 10, 15, 20, 30, 50)
-_BY_USER, _BY_LISTS = ("precision", "recall", "ndcg", "mrr"), ("coverage", "popularity_rank", "gini")
+_BY_USER = ("precision", "recall", "ndcg", "mrr")
 _LONGEST_TITLE = 100
 _MOST_GROUPS = 6  # as many as the page has colours for, beside that of all others
 _GRID = 65_535  # coordinates are whole numbers from 0 to this
@@ -78,7 +78,7 @@ def quality(run: ServedRun) -> dict[str, Any]:
     both = make_lists(run.model, test, ks=ks, most_users=_sample_size(run), seed=0)
     users = both[0].users
     curves = {name: [[one.mean(f"{name}@{k}") for k in ks] for one in both] for name in _BY_USER}
-    curves |= {name: [list(getattr(one, name)) for one in both] for name in _BY_LISTS}
+    curves |= {name: [one.exposure[name] for one in both] for name in both[0].exposure}
     recalls = [one.per_user[f"recall@{at}"] for one in both]
     return {
         **stored,
@@ -106,8 +106,7 @@ def _slice(name: str, size: int, values: Sequence[float]) -> dict[str, Any]:
 def exposure(run: ServedRun) -> tuple[NDArray[np.int64], int]:
     """In how many lists of a sample of users each item is (items,), and how many lists these are."""
     users = np.flatnonzero(run.seen.user_degrees)
-    if len(users) > _sample_size(run):
-        users = np.sort(np.random.default_rng(0).choice(users, _sample_size(run), replace=False))
+    users = users[some_of(np.random.default_rng(0), len(users), _sample_size(run))]
     lists = answer(run.model, ListQuery(users=users, k=min(run.k, len(run.items))))
     return np.bincount(lists.items[lists.items >= 0], minlength=len(run.items)), len(users)
 

@@ -84,8 +84,10 @@ class ServedRun:
         """`item` and `title` of some items."""
         places = np.asarray(codes, np.int64)
         titles = [None] * len(places) if self.titles is None else self.titles[places].to_list()
-        pairs = zip(self.items.decode(places).to_list(), titles, strict=True)
-        return [{"item": item, "title": title} for item, title in pairs]
+        return [
+            {"item": item, "title": title}
+            for item, title in zip(self.items.decode(places).to_list(), titles, strict=True)
+        ]
 
     # ------------------------------------------------------------------- users
 
@@ -135,13 +137,12 @@ class ServedRun:
         if not len(rows):
             return None
         seconds, counts = self._times_and_counts
-        without = np.full(len(visited), _UNKNOWN_TIME)
         return Interactions.from_codes(
             rows,
             np.concatenate([self.seen.indices[past], items[new], visited]),
             user_ids=Vocabulary(pl.int_range(len(codes), eager=True)),
             item_ids=self.items,
-            timestamps=np.concatenate([seconds[past], times[new], without]),
+            timestamps=np.concatenate([seconds[past], times[new], np.full(len(visited), _UNKNOWN_TIME)]),
             repeats=np.concatenate([counts[past], np.ones(len(rows) - len(past), np.int32)]),
         )
 
@@ -160,8 +161,11 @@ class ServedRun:
         with self._counting:
             while self._log is not None and (rows := self._log.newer(self._counted)):
                 numbers, items, first = zip(*rows, strict=True)
-                unknown = int((encode(self.items, items) < 0).sum())
-                self._counts.update(events=len(rows), users_with_events=sum(first), unknown_items=unknown)
+                self._counts.update(
+                    events=len(rows),
+                    users_with_events=sum(first),
+                    unknown_items=int((encode(self.items, items) < 0).sum()),
+                )
                 self._counted = numbers[-1]
             return {name: self._counts[name] for name in ("events", "users_with_events", "unknown_items")}
 

@@ -78,8 +78,11 @@ class RecommendQuery(ListOptions):
 
     def body(self, **more: Any) -> RecommendBody:
         """The same question as a body, with the fields of `more`."""
-        wanted = {"must": {"category": self.category}} if self.category else None
-        return RecommendBody.model_construct(**self.model_dump(exclude={"category"}), **more, filter=wanted)
+        return RecommendBody.model_construct(
+            **self.model_dump(exclude={"category"}),
+            **more,
+            filter={"must": {"category": self.category}} if self.category else None,
+        )
 
 
 class RecommendBody(ListOptions, extra="forbid"):
@@ -93,8 +96,10 @@ class RecommendBody(ListOptions, extra="forbid"):
     @cached_property
     def filter_json(self) -> str:
         """The filter as the library takes it, as text."""
-        given = {part: conditions for part, conditions in (self.filter or {}).items() if conditions}
-        return json.dumps(given, sort_keys=True)
+        return json.dumps(
+            {part: conditions for part, conditions in (self.filter or {}).items() if conditions},
+            sort_keys=True,
+        )
 
 
 class SearchQuery(BaseModel):

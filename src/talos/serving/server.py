@@ -116,9 +116,11 @@ def _listen(settings: Settings) -> socket.socket:
             dualstack_ipv6=v6 and socket.has_dualstack_ipv6(),
         )
     except OSError as error:
-        where, reason = f"{settings.host}:{settings.port}", str(error.strerror).partition(" (while ")[0]
+        reason = str(error.strerror).partition(" (while ")[0]
         raise ConfigError(
-            f"{where} cannot be listened on ({reason})", where="port", expected="a free port of this machine"
+            f"{settings.host}:{settings.port} cannot be listened on ({reason})",
+            where="port",
+            expected="a free port of this machine",
         ) from None
     # Connections inherit the options. With Nagle's algorithm the body of an answer, which is written after its head,
     # would wait for the client's delayed acknowledgement: 40 ms with each request.

@@ -73,8 +73,11 @@ def study_folder(
                 shutil.rmtree(entry, ignore_errors=True)
         difference = first_difference(read_manifest(manifest, noun)[0], plain) if manifest.exists() else ""
         if difference:
-            what = f"holds a {noun} with other settings ({difference})"
-            raise ConfigError(what, where=str(out), expected="the same settings and data, or a new folder")
+            raise ConfigError(
+                f"holds a {noun} with other settings ({difference})",
+                where=str(out),
+                expected="the same settings and data, or a new folder",
+            )
         write_sealed(manifest, {"format": FORMAT, "settings": plain, **facts})
         yield
 
@@ -82,15 +85,16 @@ def study_folder(
 def read_manifest(manifest: Path, noun: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings and facts that `study_folder` wrote, as plain values."""
     if not manifest.is_file():
-        where, expected = str(manifest.parent), f"the folder of a {noun}"
-        raise DataError(f"has no {manifest.name}", where=where, expected=expected)
+        raise DataError(
+            f"has no {manifest.name}", where=str(manifest.parent), expected=f"the folder of a {noun}"
+        )
     values = read_sealed(manifest, hint="use a new folder")
     del values["format"]
     return values.pop("settings", {}), values
 
 
 def file_name(name: str) -> str:
-    """A name as part of a file name: in lower case, a hyphen for everything but letters and digits.
+    """A name as part of a file name, or a tag: in lower case, a hyphen for everything but letters and digits.
 
     >>> file_name("SL@K, K=5")
     'sl-k-k-5'

@@ -30,18 +30,18 @@ import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from talos import registry
 from talos.config import RunConfig
-from talos.data.event_weights import event_candidates
 from talos.data.interactions import Interactions
 from talos.data.shards import Share
 from talos.distributed import SINGLE_PROCESS, Group
 from talos.errors import DataError
 from talos.files import read_sealed, write_sealed
+from talos.studies.event_candidates import event_candidates
 from talos.training.callbacks import Callback
 from talos.training.checkpoint import checkpoint_names
 from talos.training.plan import Plan, loss_for, plan_for
@@ -81,22 +81,14 @@ class RaceResult:
     """
 
     chosen: Changes = field(default_factory=dict)
-    legs: tuple[dict[str, Any], ...] = ()
-    path: tuple[dict[str, Any], ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """As `model.json` holds it."""
-        return {
-            "chosen": dict(self.chosen),
-            "legs": [dict(leg) for leg in self.legs],
-            "path": [dict(one) for one in self.path],
-        }
+    legs: list[dict[str, Any]] = field(default_factory=list)
+    path: list[dict[str, Any]] = field(default_factory=list)
 
 
 def stages_of(config: RunConfig, events: Sequence[Mapping[str, Any]] = ()) -> list[list[Changes]]:
     """The stages of the race that a config asks for, each a list of candidates; none if nothing is to be raced.
 
-    `events` are the weights of events that the data offer (`talos.data.event_weights.event_candidates`).
+    `events` are the weights of events that the data offer (`talos.studies.event_candidates`).
 
     Options that the config gives are not raced. A config that gives the first one, the temperature, skips the race, as
     does a run of fewer than 20 epochs. Negatives per positive leave out `positive_power`, which needs all positives of
@@ -339,7 +331,7 @@ class _Race:
             if best is not None:
                 winner.keep_best(best)
             winner.save()
-        self.result = replace(self.result, chosen=dict(self.changes), path=tuple(self.path))
+        self.result = replace(self.result, chosen=dict(self.changes), path=self.path)
         tried = len({(leg["stage"], leg["candidate"]) for leg in self.result.legs})
         chosen = ", ".join(_label({name: value}).replace("-", " ", 1) for name, value in self.changes.items())
         note = f"{chosen}: the best of {tried} candidates on validation"
@@ -432,7 +424,7 @@ class _Race:
         runner.train_until(epoch)
         metrics = runner.position.last_metrics
         record = {"stage": stage, "candidate": label, "epoch": epoch, "metrics": metrics}
-        self.result = replace(self.result, legs=(*self.result.legs, record))
+        self.result.legs.append(record)
         self._write()
         for callback in self.callbacks:
             callback.on_race(record)
@@ -441,14 +433,16 @@ class _Race:
     def _write(self) -> None:
         if self.folder is not None and self.group.rank == 0:
             self.folder.mkdir(parents=True, exist_ok=True)
-            values = {"format": _FORMAT, "config": self.config.as_dict(), **self.result.as_dict()}
-            write_sealed(self.folder / "race.json", values)
+            write_sealed(
+                self.folder / "race.json",
+                {"format": _FORMAT, "config": self.config.as_dict(), **asdict(self.result)},
+            )
 
 
 def _stored_result(stored: Mapping[str, Any], config: RunConfig, *, where: str) -> RaceResult:
     """The result in a `race.json`; an error if it is not what a race of this config can have written."""
     try:
-        result = RaceResult(dict(stored["chosen"]), tuple(stored["legs"]), tuple(stored["path"]))
+        result = RaceResult(dict(stored["chosen"]), list(stored["legs"]), list(stored["path"]))
         for leg in result.legs:
             for name in (config.training.metric, "ndcg"):
                 float(leg["metrics"][f"{name}@{config.k}"])

@@ -155,8 +155,12 @@ def compare(
     list_metrics = any(metric.partition("@")[0] in LIST_METRICS for metric in metrics)
     curve = {k for k in CURVE_KS if k <= (asked[-1] if list_metrics else items)}
     seeds = range(seeds) if isinstance(seeds, int) else seeds
-    distinct = bool(seeds) and min(seeds) >= 0 and len(set(seeds)) == len(seeds)
-    require(distinct, f"{seeds}", where="seeds", expected="1 or more, or distinct numbers of 0 or more")
+    require(
+        bool(seeds) and min(seeds) >= 0 and len(set(seeds)) == len(seeds),
+        f"{seeds}",
+        where="seeds",
+        expected="1 or more, or distinct numbers of 0 or more",
+    )
     settings = CompareSettings(
         models=dict(models),
         data={name: part.fingerprint() for name, part in split.parts.items()},
@@ -176,8 +180,11 @@ def compare(
     view = {"seeds": list(seeds), "metrics": list(metrics), "alternative": alternative}
     with contextlib.ExitStack() as held:
         folder = Path(out or held.enter_context(tempfile.TemporaryDirectory(prefix="talos-compare-")))
-        manifest, facts = folder / _MANIFEST, {"view": view}
-        held.enter_context(study_folder(manifest, _NOUN, settings.as_dict(), facts, may_hold=(_TUNED,)))
+        held.enter_context(
+            study_folder(
+                folder / _MANIFEST, _NOUN, settings.as_dict(), facts={"view": view}, may_hold=(_TUNED,)
+            )
+        )
 
         def missing(name: str, seed: int) -> RunResult:
             baseline = models[name].baseline
@@ -226,8 +233,11 @@ def compare_runs(
         found = "" if model.test is None else model.test.compact().fingerprint()
         expected = expected or found
         if found != expected or not found:
-            what = "has another test part than the first run" if found else "has no test part"
-            raise DataError(what, where=str(folder), expected="runs of one split")
+            raise DataError(
+                "has another test part than the first run" if found else "has no test part",
+                where=str(folder),
+                expected="runs of one split",
+            )
         if name in results:
             raise ConfigError("is named twice", where=name, expected="different runs")
         results[name] = [
@@ -302,8 +312,11 @@ def _lengths(metrics: Sequence[str], num_items: int) -> list[int]:
         if name not in known:
             raise ConfigError(f"no metric {metric!r}", where="metrics", hint=nearest(name, known))
         if not k.isdecimal() or not 1 <= int(k) <= num_items:
-            expected = f"a list length of 1 to {num_items:,} after @, such as {name}@{min(20, num_items)}"
-            raise ConfigError(f"{metric!r}", where="metrics", expected=expected)
+            raise ConfigError(
+                f"{metric!r}",
+                where="metrics",
+                expected=f"a list length of 1 to {num_items:,} after @, such as {name}@{min(20, num_items)}",
+            )
         lengths.add(int(k))
     for metric in metrics:
         name, _, k = metric.partition("@")
@@ -376,16 +389,15 @@ def _load(out: Path, settings: CompareSettings, model: str, seed: int) -> RunRes
         if values["fingerprint"] != settings.digest(model, seed):
             raise DataError("was made with other settings or data", where=str(path), hint=hint)
         frame = scan_file(table).collect()
-        report = Report(
-            metrics=values["metrics"],
-            per_user={name: frame[name].to_numpy() for name in frame.columns if name != "user_id"},
-            user_ids=frame["user_id"],
-            dialect=values["dialect"],
-            users_without_list=values["users_without_list"],
-            notes=tuple(values["notes"]),
-        )
         return RunResult(
-            report=report,
+            report=Report(
+                metrics=values["metrics"],
+                per_user={name: frame[name].to_numpy() for name in frame.columns if name != "user_id"},
+                user_ids=frame["user_id"],
+                dialect=values["dialect"],
+                users_without_list=values["users_without_list"],
+                notes=tuple(values["notes"]),
+            ),
             **{
                 name: values[name]
                 for name in ("model", "seed", "config", "history", "fit_seconds", "epoch", "stopped")

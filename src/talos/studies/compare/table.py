@@ -149,8 +149,10 @@ class ComparisonTable:
 
     def to_csv(self) -> str:
         """One line for each model and metric."""
-        lines = (_csv_row(row, metric) for row in self.rows for metric in self.metrics)
-        return pl.DataFrame(lines, infer_schema_length=None).write_csv()
+        return pl.DataFrame(
+            (_csv_row(row, metric) for row in self.rows for metric in self.metrics),
+            infer_schema_length=None,
+        ).write_csv()
 
     def to_latex(self, path: str | Path | None = None) -> str:
         """The first table for `booktabs`, the best mean of each metric in bold; also written to `path`, if given."""
@@ -185,8 +187,11 @@ def build_table(
     first, *others = results
     for metric in metrics:
         if metric not in means[first].metrics:
-            hint = nearest(metric, means[first].metrics)
-            raise ArgumentError(f"no {metric!r} was measured", where="metrics", hint=hint)
+            raise ArgumentError(
+                f"no {metric!r} was measured",
+                where="metrics",
+                hint=nearest(metric, means[first].metrics),
+            )
     rows = {name: _row(name, runs, means[name], metrics) for name, runs in results.items()}
     tests: dict[tuple[str, str], tuple[Comparison | None, Comparison | None]] = {}
     for name in others:
@@ -243,16 +248,6 @@ def _corrected(tests: Sequence[Comparison | None]) -> list[float | None]:
 
 
 def _row_dict(row: ModelRow) -> dict[str, Any]:
-    against = {
-        metric: {
-            "difference": found.difference,
-            "p_users": found.p_users,
-            "p_seeds": found.p_seeds,
-            "users": None if found.users is None else vars(found.users),
-            "seeds": None if found.seeds is None else vars(found.seeds),
-        }
-        for metric, found in row.against.items()
-    }
     return {
         "model": row.model,
         "loss": row.loss,
@@ -262,7 +257,16 @@ def _row_dict(row: ModelRow) -> dict[str, Any]:
         "std": row.stds if len(row.seeds) > 1 else {},
         "fit_seconds": row.fit_seconds[0],
         "epochs": row.epochs,
-        "against": against,
+        "against": {
+            metric: {
+                "difference": found.difference,
+                "p_users": found.p_users,
+                "p_seeds": found.p_seeds,
+                "users": None if found.users is None else vars(found.users),
+                "seeds": None if found.seeds is None else vars(found.seeds),
+            }
+            for metric, found in row.against.items()
+        },
     }
 
 

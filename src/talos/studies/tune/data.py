@@ -49,11 +49,18 @@ def fit_parts(train: Interactions, valid: Interactions | None) -> FitParts:
     [7, 8]
     """
     if valid is None or len(valid) == 0:
-        where, hint = train.provenance.source, "`talos data split` makes one"
-        raise DataError("no validation part", where=where, expected="one to tune on", hint=hint)
+        raise DataError(
+            "no validation part",
+            where=train.provenance.source,
+            expected="one to tune on",
+            hint="`talos data split` makes one",
+        )
     if not ((train.user_degrees > 0) & (valid.user_degrees > 0)).any():
-        what, where = "no user of the validation part is in train", valid.provenance.source
-        raise DataError(what, where=where, expected="at least one user with interactions in both")
+        raise DataError(
+            "no user of the validation part is in train",
+            where=valid.provenance.source,
+            expected="at least one user with interactions in both",
+        )
     both = train.union(valid).compact()
     return FitParts(train.aligned_to(both)[0], valid.aligned_to(both)[0])
 
@@ -65,8 +72,9 @@ def write_parts(folder: Path, parts: FitParts) -> None:
         replace_file(folder / f"{name}.arrow", ids.rename("id").to_frame().write_ipc)
     for name, part in parts._asdict().items():
         for kind in ("indptr", "indices"):
-            save = partial(np.save, arr=getattr(part, kind), allow_pickle=False)
-            replace_file(folder / f"{name}.{kind}.npy", save)
+            replace_file(
+                folder / f"{name}.{kind}.npy", partial(np.save, arr=getattr(part, kind), allow_pickle=False)
+            )
     write_record(folder / _INDEX, {}, _FILES)
 
 

@@ -157,8 +157,9 @@ def _parts(data: Any) -> FitParts:
     if isinstance(data, Split):
         data = (data.train, data.valid)
     if not isinstance(data, tuple) or len(data) != 2 or not isinstance(data[0], Interactions):
-        expected = "a split, interactions, or (train, valid)"
-        raise ArgumentError(type(data).__name__, where="data", expected=expected)
+        raise ArgumentError(
+            type(data).__name__, where="data", expected="a split, interactions, or (train, valid)"
+        )
     return fit_parts(*data)
 
 
@@ -182,8 +183,11 @@ def run_study(
     for name, number in (("trials", trials), ("budget", budget), ("workers", workers)):
         require(number is None or number > 0, f"{number}", where=name, expected="more than 0")
     if (out / FINAL).exists():
-        what = "is finalised: its test part has been evaluated"
-        raise ConfigError(what, where=str(out), expected="a new folder for a new search")
+        raise ConfigError(
+            "is finalised: its test part has been evaluated",
+            where=str(out),
+            expected="a new folder for a new search",
+        )
     url = parse_storage(storage, out)
     check_reachable(url)
     if trials is None and budget is None:
@@ -196,9 +200,13 @@ def run_study(
     with study_folder(out / MANIFEST, NOUN, settings.as_dict(), facts):
         write_parts(out / DATA, parts)
         database, study = open_storage(url, settings.study_name)
-        deadline = None if budget is None else time.monotonic() + budget
         search = _Search(
-            study.study_name, database, settings, wanted=wanted, deadline=deadline, notify=notify
+            study.study_name,
+            database,
+            settings,
+            wanted=wanted,
+            deadline=math.inf if budget is None else time.monotonic() + budget,
+            notify=notify,
         )
         with storage_errors(url):
             if storage is None:  # its folder is locked: no other process runs these trials
@@ -250,7 +258,7 @@ class _Search(optuna.Study):
         storage: Optuna's storage.
         settings: what is searched.
         wanted: the number of trials in all, by all processes; None for as many as time allows.
-        deadline: when to stop, on the clock of `time.monotonic`; None for never.
+        deadline: when to stop, on the clock of `time.monotonic`.
         notify: called with a line for every trial that ended.
     """
 
@@ -261,12 +269,11 @@ class _Search(optuna.Study):
         settings: TuneSettings,
         *,
         wanted: int | None,
-        deadline: float | None,
+        deadline: float,
         notify: Callable[[str], None],
     ) -> None:
         super().__init__(study_name, storage, pruner=_pruner(settings))
-        self.settings, self.wanted, self.notify = settings, wanted, notify
-        self.deadline = math.inf if deadline is None else deadline
+        self.settings, self.wanted, self.deadline, self.notify = settings, wanted, deadline, notify
         self.workers: list[_Worker] = []
         self.free = SimpleQueue[Callable[[RunConfig, Report], Outcome]]()
         self.taking = threading.Lock()  # only one thread takes a trial at a time
@@ -431,8 +438,10 @@ class _Worker:
     """A process that fits configs, and is started again after it died."""
 
     def __init__(self, data: Path, threads: int) -> None:
-        path = [str(Path(place).resolve()) for place in sys.path]
-        self.job = {"data": str(data), "search_path": path}
+        self.job = {
+            "data": str(data),
+            "search_path": [str(Path(place).resolve()) for place in sys.path],
+        }
         self.threads = dict.fromkeys(
             ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"), str(threads)
         )

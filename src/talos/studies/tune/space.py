@@ -131,21 +131,28 @@ def _distribution(value: Any, place: str) -> Entry:
     if not isinstance(value, Mapping):
         plain = all(isinstance(one, str | int | float) for one in value)
         if not value or not plain or len(set(map(repr, value))) < len(value):
-            expected = "a list of different numbers, strings or booleans"
-            raise ConfigError(f"{list(value)}", where=place, expected=expected)
+            raise ConfigError(
+                f"{list(value)}", where=place, expected="a list of different numbers, strings or booleans"
+            )
         return CategoricalDistribution(value)
     for name, one in value.items():
         if name not in _RANGE:
             raise ConfigError(f"no {name!r} in a range", where=place, hint=nearest(name, _RANGE))
         number = isinstance(one, int | float) and math.isfinite(one)
         if isinstance(one, bool) != (name == "log") or not number:
-            expected = "true or false" if name == "log" else "a number"
-            raise ConfigError(f"{name} = {one!r}", where=place, expected=expected)
+            raise ConfigError(
+                f"{name} = {one!r}",
+                where=place,
+                expected="true or false" if name == "log" else "a number",
+            )
     if not {"low", "high"} <= value.keys():
         raise ConfigError("an incomplete range", where=place, expected="low and high")
     if not value["low"] < value["high"] or value.get("step", 0) > value["high"] - value["low"]:
-        what = f"an empty range, {value['low']} to {value['high']}"
-        raise ConfigError(what, where=place, expected="low below high, by a step at least")
+        raise ConfigError(
+            f"an empty range, {value['low']} to {value['high']}",
+            where=place,
+            expected="low below high, by a step at least",
+        )
     try:
         whole = all(isinstance(one, int) for one in value.values())
         return IntDistribution(**value) if whole else FloatDistribution(**value)
@@ -199,11 +206,11 @@ def check_space(space: Space, base: RunConfig, *, where: str = "") -> RunConfig:
             resolved = _toy_config(settled.with_values({key: value}))
             chosen = getattr(resolved, section) if section in _NAMED else None
             if chosen is not None and name not in chosen.options:
-                expected, hint = (
-                    f"an option of the {section} {chosen.name!r}",
-                    f"fix {section}.name in the space",
+                raise ConfigError(
+                    "has no effect",
+                    expected=f"an option of the {section} {chosen.name!r}",
+                    hint=f"fix {section}.name in the space",
                 )
-                raise ConfigError("has no effect", expected=expected, hint=hint)
     return settled
 
 
@@ -245,8 +252,9 @@ def default_space(config: RunConfig) -> Space:
                 expected="a baseline with options",
             )
         return Space.from_dict({"baseline": space})
-    sizes = {"k": config.k, "num_users": 1, "num_items": config.k}
-    loss = registry.make_loss(config.loss, generator=torch.Generator(), **sizes)
+    loss = registry.make_loss(
+        config.loss, generator=torch.Generator(), k=config.k, num_users=1, num_items=config.k
+    )
     bounded = loss.needs.scores == "cosine"  # dot products have no bound and need smaller steps
     values: dict[str, Any] = {
         "loss": registry.search_space("loss", config.loss.name),

@@ -29,8 +29,8 @@ from talos.config import RunConfig
 from talos.data.databases import DatabaseURL, without_password, without_passwords
 from talos.data.splits import Split
 from talos.errors import ConfigError, DataError, MissingExtraError, TalosError, first_line
-from talos.evaluation.evaluate import popularity_report
 from talos.files import digest_of, read_sealed, write_sealed
+from talos.model.fitting import beside_popularity
 from talos.model.recommender import Recommender
 from talos.studies.folder import FORMAT, read_manifest
 from talos.studies.tune.data import FitParts, fit_parts, map_parts
@@ -74,7 +74,6 @@ _HEARTBEAT = 10  # seconds between the heartbeats of a running trial
 _GRACE = 60  # seconds without one after which its process counts as gone
 _OPEN_ATTEMPTS = 5  # two machines may create the tables of a new database at once
 _earlier_attempts = RetryHeartbeatStaleTrialCallback.retry_history  # at a trial: their numbers
-_KS = (5, 10, 20, 50)  # list lengths that are measured on test, beside the config's own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,9 +164,10 @@ def parse_storage(text: str | None, folder: Path) -> str:
         return f"sqlite://{rest}"
     if scheme in ("postgresql", "postgres") and rest:
         return DatabaseURL.parse(f"postgresql://{rest}").address
-    what = repr(without_passwords(text)) if text else "is empty"
     raise ConfigError(
-        what, where="storage", expected="a file, sqlite:///FILE or postgresql://USER@HOST/DATABASE"
+        repr(without_passwords(text)) if text else "is empty",
+        where="storage",
+        expected="a file, sqlite:///FILE or postgresql://USER@HOST/DATABASE",
     )
 
 
@@ -185,8 +185,11 @@ def check_reachable(url: str) -> None:
     try:
         psycopg.connect(url, connect_timeout=2).close()
     except psycopg.Error as error:
-        what = f"{shown}: cannot be reached ({without_passwords(first_line(error))})"
-        raise ConfigError(what, where="storage", expected="a server that answers") from None
+        raise ConfigError(
+            f"{shown}: cannot be reached ({without_passwords(first_line(error))})",
+            where="storage",
+            expected="a server that answers",
+        ) from None
 
 
 def open_storage(url: str, name: str) -> tuple[RDBStorage, optuna.Study]:
@@ -394,8 +397,11 @@ def open_study(out: Path, storage: str | None = None) -> tuple[Tuned, dict[str, 
     values, facts = read_manifest(out / MANIFEST, NOUN)
     settings = TuneSettings.from_dict(values, where=str(out / MANIFEST))
     if storage is None and facts.get("storage") is not None:
-        what = f"the trials are in {without_passwords(str(facts['storage']))}, which a study does not open by itself"
-        raise ConfigError(what, where="storage", expected="its address")
+        raise ConfigError(
+            f"the trials are in {without_passwords(str(facts['storage']))}, which a study does not open by itself",
+            where="storage",
+            expected="its address",
+        )
     url = parse_storage(storage, out)
     check_reachable(url)
     with storage_errors(url, ConfigError):
@@ -420,8 +426,10 @@ def stored_final(out: Path) -> FinalResult | None:
     path = out / FINAL
     if not path.exists():
         return None
-    facts = read_sealed(path, hint="the study was finalised, but this file has been changed since")
-    return FinalResult(facts=facts, fresh=False)
+    return FinalResult(
+        facts=read_sealed(path, hint="the study was finalised, but this file has been changed since"),
+        fresh=False,
+    )
 
 
 def finalize(
@@ -451,8 +459,11 @@ def finalize(
     tuned, _ = open_study(out, storage)
     best, data = tuned.best, fit_parts(split.train, split.valid).fingerprints()
     if data != dict(tuned.settings.data):
-        what, source = "train and validation are not those that were tuned on", split.train.provenance.source
-        raise DataError(what, where=source, expected=f"the data and the split of {out}")
+        raise DataError(
+            "train and validation are not those that were tuned on",
+            where=split.train.provenance.source,
+            expected=f"the data and the split of {out}",
+        )
     trial, where = tuned.study.get_trials(deepcopy=False)[best.number], f"trial {best.number} of the study"
     config = RunConfig.from_dict(trial.user_attrs["outcome"]["resolved"], where=where)
     registry.check_imported(config, where=where)  # a study may be somebody else's
@@ -469,10 +480,7 @@ def finalize(
         metrics=validation,
     ).refit(run=out / RUN, resume=True, callbacks=callbacks)
     seconds = round(time.perf_counter() - began, 2)
-    everything = model.fitted_model().train
-    ks = sorted({k for k in (*_KS, config.k) if k <= everything.num_items})
-    report = model.evaluate(split.test, k=ks, popularity=everything.item_degrees)
-    popular = popularity_report(everything, split.test, seen=everything, ks=ks)
+    report, popular = beside_popularity(model, split.test, model.fitted_model().train)
     shared: dict[str, Any] = {"baseline": {"popularity": popular.metrics}, "fit_seconds": seconds}
     model.save(out / RUN, metrics=report.metrics, **shared, **(facts or {}))
     answer = {
