@@ -76,13 +76,20 @@ class Backbone(nn.Module, ABC):
         """The vectors (R, dim) of the rows of a batch, not normalised; `items` is what `items()` returned before."""
 
     def encode(self, histories: Tensor, items: Tensor) -> Tensor | None:
-        """The vectors (B, dim) of people whom the model never saw; None if they are to be folded in instead.
+        """The vectors (B, dim), not normalised, of people whom the model never saw; None if they are folded in instead.
+
+        A run of a backbone that overrides this method holds its parameters, and every list for a history calls it.
 
         Args:
             histories: (B, L), items, the latest last, padded with -1 at the front.
             items: (num_items, dim), as `items()` returned them.
         """
         return None
+
+    @property
+    def encodes(self) -> bool:
+        """Whether the class has an `encode` of its own."""
+        return type(self).encode is not Backbone.encode
 
     def tables(self) -> tuple[nn.Parameter, nn.Parameter] | None:
         """The tables of users and of items from which all vectors follow; None if there are no such tables.

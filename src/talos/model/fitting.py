@@ -176,7 +176,14 @@ def _with_results(model: Model, trainer: Trainer, facts: Mapping[str, Any]) -> M
         "metrics": {},
     }
     results = trainer.results()  # None on other ranks than 0, unless each process has its own users
-    return replace(model, scored_by=None if results is None else Vectors(*results), metadata=metadata)
+    backbone = trainer.objective.backbone
+    state = {name: tensor.detach().cpu().clone() for name, tensor in backbone.state_dict().items()}
+    return replace(
+        model,
+        scored_by=None if results is None else Vectors(*results),
+        backbone=state if backbone.encodes else None,
+        metadata=metadata,
+    )
 
 
 def fit_baseline(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from typing import Any, Literal, TypeAlias, cast
@@ -11,15 +12,17 @@ from typing import Any, Literal, TypeAlias, cast
 import numpy as np
 import polars as pl
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from talos import registry
+from talos.backbones import Backbone
 from talos.baselines import ItemWeights, VectorBaseline
 from talos.checks import is_integer, require
 from talos.config import RunConfig
 from talos.data.interactions import Interactions, ItemRows
-from talos.errors import ArgumentError
+from talos.errors import ArgumentError, DataError, first_line
 from talos.evaluation.popularity import PriorScores, longest_of, popularity_scores
 from talos.evaluation.ranking import DotScores, HistoryScores, Scorer
 from talos.losses import Loss
@@ -64,6 +67,7 @@ class Model:
         read_from: the file that the config is from; None if it was not loaded.
         scored_by: vectors of users and items, or weights between items (a user is then their train interactions).
             None in a process of a group whose rank 0 has the result, and for settings that are still to be fitted.
+        backbone: the parameters of a backbone that encodes histories; None if these are folded in.
     """
 
     train: Interactions
@@ -77,6 +81,7 @@ class Model:
     all_item_degrees: NDArray[np.int64] | None = None
     read_from: str | None = None
     scored_by: Vectors | ItemWeights | None = None
+    backbone: Mapping[str, Tensor] | None = None
 
     # ------------------------------------------------------------------- interactions
 
@@ -217,6 +222,30 @@ class Model:
                 # an adversary's tables are not stored: with zeros every negative is equally hard
                 parameter.fill_(float(self.metadata.get("loss_state", {}).get(name, 0.0)))
         return loss
+
+    @cached_property
+    def encoder(self) -> Backbone | None:
+        """The backbone that encodes histories; None if these are folded in."""
+        if self.backbone is None:
+            return None
+        self.check_imported()
+        made = registry.make_backbone(self.config.backbone, self.train, generator=None)
+        try:
+            made.load_state_dict(dict(self.backbone))
+        except RuntimeError as error:  # an edited run
+            where = self.read_from or "backbone"
+            raise DataError(
+                f"other parameters than the backbone's ({first_line(error)})", where=where
+            ) from None
+        return made.eval()
+
+    @torch.no_grad()
+    def encoded(self, histories: Tensor) -> Tensor:
+        """The vectors (B, dim) of histories (B, L), by the backbone; normalised if scores are cosines."""
+        assert self.encoder is not None
+        vectors = self.encoder.encode(histories, self.encoder.items())
+        assert vectors is not None
+        return F.normalize(vectors) if self.loss().needs.scores == "cosine" else vectors
 
     def vector_baseline(self) -> VectorBaseline | None:
         """The baseline that made the vectors; None if they were trained."""

@@ -41,6 +41,7 @@ __all__ = [
     "diversify",
     "histories_of",
     "iter_answers",
+    "latest_items",
     "list_frame",
     "list_query",
     "masks_of",
@@ -60,8 +61,8 @@ _MOST_FOLDED = 100_000
 # Diversity chooses among the best this many times K items, and among no fewer than the second number.
 _POOL_PER_PLACE = 5
 _SMALLEST_POOL = 100
-# What the vector of a history depends on; `ItemRows` have the first alone.
-_COLUMNS = ("indices", "timestamps", "ratings", "repeats")
+# What the vector of a history depends on.
+_COLUMNS = ("indices", "timestamps", "ratings", "repeats", "source_rows")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,7 @@ class ListQuery:
 
     users: NDArray[np.int64]
     k: int
-    histories: Interactions | ItemRows | None = None
+    histories: Interactions | None = None
     mask: Mask = "known"
     masked: ItemRows | None = None
     banned: NDArray[np.int64] | None = None
@@ -209,11 +210,13 @@ def _joined(
 # ------------------------------------------------------------------- folding in
 
 
-def _fold_together(model: Model, histories: Interactions | ItemRows, rows: NDArray[np.int64]) -> Tensor:
-    """A vector for the history of each of some rows, by the loss of training or the baseline's own means.
+def _fold_together(model: Model, histories: Interactions, rows: NDArray[np.int64]) -> Tensor:
+    """A vector for the history of each of some rows, by the backbone, the baseline's own means or the loss of training.
 
-    Items count by age, rating or repeats as in training, where the histories have these columns.
+    In the loss, items count by age, rating or repeats as in training, where the histories have these columns.
     """
+    if model.encoder is not None:
+        return model.encoded(latest_items(histories, rows, model.encoder.history))
     places, device = torch.from_numpy(rows), model.vectors.items.device
     indptr = torch.tensor(histories.indptr, device=device)
     indices = torch.tensor(histories.indices, dtype=torch.int64, device=device)
@@ -222,7 +225,7 @@ def _fold_together(model: Model, histories: Interactions | ItemRows, rows: NDArr
         return baseline.fold_in(model.vectors.items, indptr, indices)[places]
     weights, events = None, model.config.events
     columns = [getattr(histories, name, None) for name in event_columns(events)]
-    if isinstance(histories, Interactions) and all(column is not None for column in columns):
+    if all(column is not None for column in columns):
         weights = event_weights(histories, events)
     with torch.enable_grad():  # some losses take their gradient by autograd
         return fold_in(
@@ -236,7 +239,7 @@ def _fold_together(model: Model, histories: Interactions | ItemRows, rows: NDArr
         ).detach()[places]
 
 
-def _fold_alone(model: Model, histories: Interactions | ItemRows, rows: NDArray[np.int64]) -> Tensor:
+def _fold_alone(model: Model, histories: Interactions, rows: NDArray[np.int64]) -> Tensor:
     """The vectors of some rows, each folded in by itself."""
     found = []
     for row in rows.tolist():
@@ -250,6 +253,19 @@ def _fold_alone(model: Model, histories: Interactions | ItemRows, rows: NDArray[
                 model.folded.popitem(last=False)
         found.append(vector)
     return torch.stack(found)
+
+
+def latest_items(histories: Interactions, rows: NDArray[np.int64], count: int) -> Tensor:
+    """The last `count` items of some rows in order of time, the latest last, padded with -1 at the front.
+
+    >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 8], timestamps=[9, 5, 5])
+    >>> latest_items(data, np.array([0, 1]), 3).tolist()
+    [[-1, 1, 0], [-1, -1, 1]]
+    """
+    order, _ = histories.in_time_order()
+    places = histories.indptr[rows + 1, None] - np.arange(count, 0, -1)
+    items = histories.indices[order[np.maximum(places, 0)]].astype(np.int64)
+    return torch.from_numpy(np.where(places < histories.indptr[rows, None], -1, items))
 
 
 # ------------------------------------------------------------------- popularity and diversity
@@ -414,7 +430,7 @@ def histories_of(model: Model, history: Ids | Interactions, on_unknown: OnUnknow
     people, items, columns = Vocabulary.of(["history"]), history, dict[str, Any]()
     if isinstance(history, Interactions):
         people, items = history.user_ids, history.item_ids.decode(history.indices)
-        columns = {name: getattr(history, name) for name in event_columns(model.config.events)}
+        columns = {name: getattr(history, name) for name in _COLUMNS[1:]}
     ids = model.train.item_ids
     codes = codes_of(ids, cast(Ids, items), kind="item", where="history", on_unknown=on_unknown)
     rows = history.rows if isinstance(history, Interactions) else np.zeros(len(codes), np.int32)
@@ -522,8 +538,7 @@ def nearest_to(model: Model, kind: Literal["user", "item"], one: str | int, k: i
     )
     k = min(k, len(ids))
     if kind == "item" and not model.has_vectors:
-        row = ItemRows.of(np.zeros(1, np.int64), np.array([code]), num_rows=1, num_items=len(ids))
-        return answer(model, ListQuery(users=np.array([-1]), histories=row, k=k))
+        return answer(model, ListQuery(users=np.array([-1]), histories=histories_of(model, [one]), k=k))
     vectors = (model.vectors.users if kind == "user" else model.vectors.items).detach()
     baseline = model.vector_baseline()
     require(

@@ -75,7 +75,7 @@ import polars as pl
 import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from talos.baselines import ItemWeights
@@ -114,6 +114,7 @@ FORMAT = 6
 LOCK = ".lock"
 AS_SAVED = "the file as saved"
 FILES = ("model.safetensors", "users.parquet", "items.parquet")
+_BACKBONE = "backbone.safetensors"  # of a model that encodes histories
 
 _PARTS = ("train", "valid", "test", "later")  # interactions, by the name of the field and of the tensors
 _CSR = ("indptr", "indices")
@@ -138,10 +139,11 @@ _OPTIONAL = ("thresholds", "valid", "test", "later")
 _LARGEST_HEADER = 1 << 20
 _LARGEST_JSON = 8 << 20
 _MOST_ROWS = 1 << 40
+_NOT_FINITE = "has numbers that are not finite"
 _ATTEMPTS = 5  # to load a model that is being replaced
 _Result = TypeVar("_Result")
 _check = partial(require, error=DataError)
-_STAGED = r"(?:model\.safetensors|(?:users|items)\.parquet|users-\d+-\d+\.safetensors)\.(?:[0-9a-f]{16}|new|ids\.new)"
+_STAGED = r"(?:(?:model|backbone|users-\d+-\d+)\.safetensors|(?:users|items)\.parquet)\.(?:[0-9a-f]{16}|new|ids\.new)"
 # What interrupted saves leave: staged files, and temporary names of `replace_file`.
 _LEFTOVER = re.compile(rf"{_STAGED}|\.(?:model\.json|{_STAGED})\.[^.]+\.tmp")
 
@@ -257,6 +259,8 @@ def _save_rest(model: Model, folder: Path, files: Mapping[range, str]) -> None:
         "model.safetensors": _stage(folder, "model.safetensors", lambda path: save_file(tensors, path)),
         "items.parquet": _stage(folder, "items.parquet", model.item_table.write_parquet),
     }
+    if (backbone := model.backbone) is not None:
+        checksums[_BACKBONE] = _stage(folder, _BACKBONE, lambda path: save_file(dict(backbone), path))
     metadata = {
         "format": FORMAT,
         **{
@@ -374,9 +378,9 @@ def _tidy(folder: Path) -> None:
                 staged.replace(folder / name)
         sync(folder)
         for path in list(folder.iterdir()):
-            users = re.fullmatch(r"users-\d+-\d+\.safetensors", path.name)
-            of_another_division = users and checksums and path.name not in checksums
-            if of_another_division or _LEFTOVER.fullmatch(path.name):
+            optional = re.fullmatch(r"(users-\d+-\d+|backbone)\.safetensors", path.name)
+            of_another_model = optional and checksums and path.name not in checksums
+            if of_another_model or _LEFTOVER.fullmatch(path.name):
                 remove(path)
 
 
@@ -473,7 +477,7 @@ def _load_once(folder: Path, group: Group) -> Model:
     layout = _Layout.of(folder)
     alone = group.size == 1
     wanted = range(layout.users) if alone else group.share(layout.users)
-    needed = {*FILES, *(name for name, users in layout.user_files.items() if _overlap(users, wanted))}
+    needed = {*FILES, _BACKBONE, *(n for n, users in layout.user_files.items() if _overlap(users, wanted))}
     places = {
         name: _place_of(folder, name, checksum, check=name in needed)
         for name, checksum in layout.checksums.items()
@@ -520,6 +524,7 @@ def _load_once(folder: Path, group: Group) -> Model:
     }
     return Model(
         scored_by=scored_by,
+        backbone=_read_backbone(places[_BACKBONE]) if _BACKBONE in places else None,
         **interactions,
         test_is_known=bool(layout.metadata.get("test_is_known", True)),
         metadata=layout.metadata,
@@ -617,7 +622,8 @@ class _Layout:
             ends = [0, *(rows.stop for rows in files.values())]
             if [rows.start for rows in files.values()] != ends[:-1] or ends[-1] != users:
                 raise ValueError("user_files do not cover all users in order")
-            checksums = {name: str(metadata["checksums"][name]) for name in (*FILES, *files)}
+            optional = [_BACKBONE] if _BACKBONE in metadata["checksums"] else []
+            checksums = {name: str(metadata["checksums"][name]) for name in (*FILES, *files, *optional)}
         except KeyError as error:
             raise DataError(f"has no key {error}", where=where) from None
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -699,7 +705,17 @@ def _read_tensors(places: Mapping[str, Path], name: str, layout: _Layout, wanted
     except (SafetensorError, OSError) as error:
         raise DataError(f"cannot be read ({error})", where=str(path)) from None
     for name, tensor in found.items():
-        _check(bool(tensor.isfinite().all()), "has numbers that are not finite", where=f"{path}: {name}")
+        _check(bool(tensor.isfinite().all()), _NOT_FINITE, where=f"{path}: {name}")
+    return found
+
+
+def _read_backbone(path: Path) -> dict[str, Tensor]:
+    """The parameters of a backbone; `Model.encoder` checks their names and shapes."""
+    try:
+        found = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise DataError(f"cannot be read ({error})", where=str(path)) from None
+    _check(all(bool(one.isfinite().all()) for one in found.values()), _NOT_FINITE, where=str(path))
     return found
 
 

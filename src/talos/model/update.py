@@ -122,6 +122,7 @@ def update(
     return replace(
         model,
         scored_by=Vectors(*tables, thresholds),
+        backbone=None,  # its items are no longer those of the vectors
         train=merged,
         valid=None,
         test=None if model.test is None else model.test.aligned_to(merged)[0].difference(merged),

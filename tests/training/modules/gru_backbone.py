@@ -32,10 +32,14 @@ class GRU(Backbone):
         return self.table
 
     def users(self, batch: Batch, items: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """The hidden state after the last item; padding leaves it as it is."""
+        """The vectors of the rows' histories."""
         assert batch.history is not None
-        state = items.new_zeros(len(batch.users), self.dim)
-        for column in batch.history.unbind(1):
+        return self.encode(batch.history, items)
+
+    def encode(self, histories: Tensor, items: Tensor) -> Tensor:
+        """The hidden state after the last item; padding leaves it as it is."""
+        state = items.new_zeros(len(histories), self.dim)
+        for column in histories.unbind(1):
             moved = self.cell(F.embedding(column.clamp(min=0), items), state)
             state = torch.where((column >= 0).unsqueeze(1), moved, state)
         return state
