@@ -62,8 +62,12 @@ def test_what_is_not_touched_does_not_move(planted: Split, model: Recommender) -
     assert not torch.allclose(after.vectors.users[0], before.vectors.users[0], atol=1e-4)
 
 
-def test_other_kinds_of_ids_are_refused(model: Recommender) -> None:
-    with pytest.raises(DataError, match="another type"):
+def test_ids_as_text_are_those_of_the_model(model: Recommender) -> None:
+    before = model.fitted_model()
+    model.partial_fit(Interactions.from_ids(["0", "1000"], ["9", "9"]))
+    after, model.model = model.fitted_model(), before
+    assert set(after.train.user_ids.ids.to_list()) == {*before.train.user_ids.ids.to_list(), 1000}
+    with pytest.raises(DataError, match=r"ids such as \['a'\]; expected integers, as the model's ids are"):
         model.partial_fit(Interactions.from_ids(["a"], ["b"]))
 
 

@@ -7,9 +7,9 @@ blended in, known and banned items masked, the best selected, similar ones kept 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 import polars as pl
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from talos.baselines import ItemWeights
-from talos.checks import positive_integer, require
+from talos.checks import one_of, positive_integer, require
 from talos.data.event_weights import event_columns, event_weights
 from talos.data.interactions import Interactions, ItemRows
 from talos.data.vocabulary import Ids, Vocabulary, as_id_series
@@ -396,6 +396,8 @@ def _as_ids(wanted: Ids | str | int, where: str) -> pl.Series:
     """Ids, or a single one, as a series; as strings if they are of both types or beyond 64 bits."""
     listed: Any = wanted
     if not isinstance(wanted, pl.Series | np.ndarray):
+        if not isinstance(wanted, str | int | np.integer | Iterable):
+            raise ArgumentError(f"a {type(wanted).__name__}", where=where, expected="an id, or several")
         listed = [wanted] if isinstance(wanted, str | int | np.integer) else list(wanted)
     try:
         return as_id_series(listed, where)
@@ -457,6 +459,7 @@ def list_query(
     """A question in the caller's ids, as `Recommender.recommend` takes it, and the id of each row."""
     require(users is None or history is None, "both given", where="users, history", expected="one of them")
     require(filter_seen or not for_test, "without filter_seen", where="for_test", expected="one of them")
+    one_of("on_unknown", on_unknown, get_args(OnUnknown))
     k = model.config.k if k is None else positive_integer("k", k)
     known, histories = model.train.user_ids, None
     if history is not None:

@@ -23,7 +23,7 @@ from talos.checks import require
 from talos.config import EventsConfig, RunConfig
 from talos.data.event_weights import event_columns, event_weights, in_seconds
 from talos.data.interactions import Interactions
-from talos.data.vocabulary import Vocabulary
+from talos.data.vocabulary import Vocabulary, spelled_as
 from talos.errors import DataError
 from talos.kernels import kth_scores
 from talos.model.attributes import align_items
@@ -57,21 +57,14 @@ def update(
 
     Args:
         model: the model to update; it stays as it is.
-        new: interactions with ids of their own, of the model's type.
+        new: interactions with ids of their own; those of another type are spelled as the model's.
         config: the config of training.
         epochs: passes over the users with new interactions, in each of the two runs.
         lr: learning rate; that of the config if None.
     """
     train = model.seen
-    for old_ids, new_ids in ((train.user_ids, new.user_ids), (train.item_ids, new.item_ids)):
-        require(
-            old_ids.ids.dtype == new_ids.ids.dtype,
-            "ids of another type than the model's",
-            where=new.provenance.source,
-            error=DataError,
-        )
     users, items = (
-        Vocabulary.of(pl.concat([old.ids.rename("ids"), more.ids.rename("ids")]))
+        _joined_ids(old.ids, more.ids, new.provenance.source)
         for old, more in ((train.user_ids, new.user_ids), (train.item_ids, new.item_ids))
     )
     loss = model.loss(len(items))  # a loss with a table of items has a row for each new one too
@@ -185,12 +178,27 @@ def _with_columns(part: Interactions, events: EventsConfig, where: str) -> Inter
     return replace(part, **kept)
 
 
+def _joined_ids(old: pl.Series, new: pl.Series, where: str) -> Vocabulary:
+    """All ids of both, in the type of the old ones."""
+    spelled = spelled_as(new, old.dtype)
+    require(
+        not spelled.null_count(),
+        f"ids such as {new.filter(spelled.is_null()).head(1).to_list()}",
+        where=where,
+        expected="integers, as the model's ids are",
+        error=DataError,
+    )
+    return Vocabulary.of(pl.concat([old.rename("ids"), spelled.rename("ids")]))
+
+
 def _joined_items(
     model: Model, new: Interactions, items: Vocabulary
 ) -> tuple[pl.Series | None, pl.DataFrame | None]:
     """The titles and attributes of all items; an item that both know keeps those of the model."""
     old, more = model.item_table, Model(train=new).item_table
-    more = more.select(name for name in more.columns if name in old.columns)
+    more = more.select(name for name in more.columns if name in old.columns).cast(
+        {"item_id": old["item_id"].dtype}
+    )
     table = pl.concat([old, more], how="diagonal").unique("item_id", keep="first", maintain_order=True)
     return align_items(table, items)[:2]
 
