@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from talos.checks import is_integer
-from talos.data.csr import TrainIndex
 from talos.errors import ArgumentError, ConfigError, DataError
+from talos.kernels.csr import TrainIndex
 
 __all__ = [
     "AllItems",

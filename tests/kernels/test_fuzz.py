@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from talos import kernels, losses
-from talos.data.csr import CSR
 from talos.errors import ArgumentError
 from talos.kernels import core, least_squares, vectors
+from talos.kernels.csr import CSR
 from talos.training.optimizer import row_adam_
 
 CALLS = int(os.environ.get("TALOS_FUZZ_CALLS", "300"))
@@ -44,7 +44,11 @@ LOSSES: dict[str, tuple[Any, float, bool]] = {
     "sl": (lambda: losses.Softmax(tau=0.2), 10, True),
     "bsl": (lambda: losses.BilateralSoftmax(tau1=0.1, tau2=0.3), 20, True),
     "sl@k": (lambda: losses.SoftmaxAtK(tau=0.2, tau_w=0.5), 50, True),
-    "sl@k-through": (lambda: losses.SoftmaxAtK(tau=0.2, tau_w=0.5, detach_weight=False, offset=1.0), 50, True),
+    "sl@k-through": (
+        lambda: losses.SoftmaxAtK(tau=0.2, tau_w=0.5, detach_weight=False, offset=1.0),
+        50,
+        True,
+    ),
     "aatp": (lambda: losses.AATP(), 2, False),
     "llpauc": (lambda: losses.LLPAUC(alpha=0.7, beta=0.3), 50, True),
     "bpr": (lambda: losses.BPR(), 2, True),

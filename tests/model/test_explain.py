@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from talos import registry
-from talos.data.csr import CSR
 from talos.data.datasets import PlantedTastes
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError
+from talos.kernels.csr import CSR
 from talos.model.explain import pull_of_history, reasons
 from talos.model.fold_in import _gradient, slopes_over_all, slopes_over_sample
 from talos.model.recommender import Recommender
@@ -150,7 +150,14 @@ def test_both_ways_to_the_parts_agree() -> None:
     history, user = torch.tensor([3, 17, 40]), F.normalize(torch.ones(8), dim=0)
     scores, rows, ones = (items @ user)[None], torch.zeros(3, dtype=torch.int64), torch.ones(3)
     through = {"detach_weight": False, "offset": -1.0}
-    for name, options in (("talos", {}), ("sl", {}), ("bsl", {}), ("sl@k", {}), ("sl@k", through), ("llpauc", {})):
+    for name, options in (
+        ("talos", {}),
+        ("sl", {}),
+        ("bsl", {}),
+        ("sl@k", {}),
+        ("sl@k", through),
+        ("llpauc", {}),
+    ):
         loss = registry.make_loss(name, k=10, num_users=1, num_items=60, **options)  # type: ignore[arg-type]
         k, beta = (10, scores.topk(10).values[:, -1]) if loss.needs.threshold else (None, None)
         given = CSR.by_row(rows, history, 1), loss, ones, beta, torch.arange(60)

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from talos.backbones import MF
-from talos.data.csr import TrainIndex
 from talos.data.datasets import synthetic
 from talos.distributed import Group
 from talos.errors import ConfigError
 from talos.kernels import alternating_least_squares
+from talos.kernels.csr import TrainIndex
 from talos.training.least_squares import sharded_least_squares
 from talos.training.warm_start import start_from
 

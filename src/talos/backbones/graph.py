@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from talos.backbones.base import Backbone
 from talos.backbones.tables import look_up
 from talos.checks import require
-from talos.data.csr import Batch
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError, DataError
+from talos.kernels.csr import Batch
 
 __all__ = ["BipartiteGraph", "GraphBackbone", "propagate"]
 

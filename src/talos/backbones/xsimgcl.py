@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from talos.backbones.graph import BipartiteGraph, GraphBackbone, propagate
 from talos.checks import require
-from talos.data.csr import Batch
 from talos.errors import ArgumentError
 from talos.kernels.batch import differentiable_user_batch_loss
+from talos.kernels.csr import Batch
 from talos.losses import Softmax
 
 __all__ = ["XSimGCL", "info_nce", "perturb_"]

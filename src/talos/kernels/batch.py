@@ -32,11 +32,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from talos.checks import require
-from talos.data.csr import CSR
 from talos.distributed import SINGLE_PROCESS, Group
 from talos.errors import ArgumentError
 from talos.kernels import checks, core
 from talos.kernels.core import Swept
+from talos.kernels.csr import CSR
 from talos.kernels.lists import list_sweep
 from talos.kernels.ops import sweep
 from talos.kernels.topk import largest

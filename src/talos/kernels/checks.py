@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from talos.checks import require
-from talos.data.csr import CSR
 from talos.errors import ArgumentError
+from talos.kernels.csr import CSR
 from talos.kernels.vectors import Samples
 from talos.losses import Loss, UserSeparableLoss
 

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from talos.data.csr import CSR
 from talos.kernels import core
+from talos.kernels.csr import CSR
 from talos.kernels.ops import sweep
 from talos.kernels.topk import largest
 from talos.kernels.vectors import pair_scores

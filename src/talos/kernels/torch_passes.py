@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from talos.data.csr import CSR
 from talos.kernels.core import Swept
+from talos.kernels.csr import CSR
 from talos.kernels.topk import largest
 from talos.kernels.vectors import Samples
 from talos.losses import PairPhi, Phi

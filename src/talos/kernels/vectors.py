@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from talos.data.csr import CSR, meetings
 from talos.errors import ArgumentError
 from talos.kernels import core
+from talos.kernels.csr import CSR, meetings
 
 __all__ = ["ItemVectors", "Samples", "distinct_rows", "drawn_positives", "pair_scores", "sample_scores"]
 

@@ -18,12 +18,12 @@ from torch import Tensor
 from talos import registry
 from talos.backbones import Backbone
 from talos.config import EventsConfig, RunConfig
-from talos.data.csr import Batch, TrainIndex
 from talos.data.event_weights import event_weights
 from talos.data.interactions import Interactions
 from talos.data.shards import ShardColumns, Share
 from talos.distributed import SINGLE_PROCESS, Group
 from talos.errors import ConfigError
+from talos.kernels.csr import Batch, TrainIndex
 from talos.training.plan import loss_for
 
 __all__ = ["Division", "GradientSync", "division_for", "user_masses"]

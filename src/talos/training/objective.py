@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from talos.backbones import Backbone
 from talos.backbones.tables import look_up, memory_for_gradient
-from talos.data.csr import CSR, Batch, TrainIndex
 from talos.kernels import kth_scores
 from talos.kernels.batch import batch_loss, in_autograd
+from talos.kernels.csr import CSR, Batch, TrainIndex
 from talos.kernels.sampled import sampled_scores
 from talos.kernels.vectors import (
     ItemVectors,

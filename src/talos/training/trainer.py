@@ -18,7 +18,6 @@ from talos import registry
 from talos.backbones import Backbone
 from talos.backbones.tables import keep_gradients_
 from talos.config import NamedConfig, RunConfig
-from talos.data.csr import Batch, TrainIndex
 from talos.data.interactions import Interactions
 from talos.data.shards import Share
 from talos.distributed import SINGLE_PROCESS, Group
@@ -27,6 +26,7 @@ from talos.evaluation.evaluate import evaluate
 from talos.evaluation.popularity import PriorScores, best_prior, longest_of
 from talos.evaluation.ranking import DotScores
 from talos.kernels import kth_scores, user_exponent
+from talos.kernels.csr import Batch, TrainIndex
 from talos.training.averaging import AveragedWeights
 from talos.training.batches import Batches, PositionRows, PositiveRows, Rows, UserRows, generator_for
 from talos.training.callbacks import Callback, InterruptedRunError, stop_signals
