@@ -20,8 +20,8 @@ from typing import ClassVar, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from talos.checks import is_integer
-from talos.errors import ArgumentError, ConfigError, DataError
+from talos.checks import is_integer, require
+from talos.errors import ConfigError, DataError
 from talos.kernels.csr import TrainIndex
 
 __all__ = [
@@ -78,10 +78,13 @@ class _Draws(Negatives):
     n: int
 
     def __post_init__(self) -> None:
-        if not is_integer(self.n) or self.n < 1:
-            raise ConfigError(
-                f"{self.n!r} negatives", where="negatives", expected="a whole number, 1 or more"
-            )
+        require(
+            is_integer(self.n) and self.n >= 1,
+            f"{self.n!r} negatives",
+            where="negatives",
+            expected="a whole number, 1 or more",
+            error=ConfigError,
+        )
         self._check_most(_MOST, "")
 
     def check(self, index: TrainIndex) -> None:
@@ -89,10 +92,13 @@ class _Draws(Negatives):
         self._check_most(max(index.num_items, _FEW), f" for {index.num_items:,} items")
 
     def _check_most(self, most: int, data: str) -> None:
-        if self.n > most:
-            raise ConfigError(
-                f"{self.n:,} negatives", where="negatives", expected=f"at most {most:,}{data}, or 'all'"
-            )
+        require(
+            self.n <= most,
+            f"{self.n:,} negatives",
+            where="negatives",
+            expected=f"at most {most:,}{data}, or 'all'",
+            error=ConfigError,
+        )
 
 
 class UniformNegatives(_Draws):
@@ -134,8 +140,7 @@ class UniformNegatives(_Draws):
 
         A user who has every item is a `DataError`, raised before anything is drawn.
         """
-        if users.ndim != 1:
-            raise ArgumentError(f"shape {tuple(users.shape)}", where="users", expected="(B,)")
+        require(users.ndim == 1, f"shape {tuple(users.shape)}", where="users", expected="(B,)")
         degrees = index.degrees[users]
         self._check_users(index, degrees, users)
         draws = torch.empty(len(users), self.n, dtype=torch.int64, device=index.device)
@@ -218,8 +223,13 @@ class SharedNegatives(_Draws):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.users < 1:
-            raise ConfigError(f"{self.users} users", where="negatives", expected="1 or more to share a draw")
+        require(
+            self.users >= 1,
+            f"{self.users} users",
+            where="negatives",
+            expected="1 or more to share a draw",
+            error=ConfigError,
+        )
 
     def draw(self, index: TrainIndex, users: Tensor, generator: torch.Generator) -> Tensor:
         """Items (G, n): row g is shared by the g-th of G equal blocks of `users`, none above `self.users`."""

@@ -75,10 +75,13 @@ class BipartiteGraph(nn.Module):
     @classmethod
     def from_interactions(cls, train: Interactions) -> BipartiteGraph:
         """The graph of these interactions; none at all is an error."""
-        if len(train) == 0:
-            raise DataError(
-                "no interactions to make a graph of", where=train.provenance.source, expected="one or more"
-            )
+        require(
+            len(train) > 0,
+            "no interactions to make a graph of",
+            where=train.provenance.source,
+            expected="one or more",
+            error=DataError,
+        )
         return cls(train.indptr, train.indices, num_items=train.num_items)
 
     def dense(self) -> Tensor:

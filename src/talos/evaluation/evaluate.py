@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from talos.checks import is_integer
+from talos.checks import is_integer, require
 from talos.data.description import gini
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Vocabulary, as_id_series
@@ -238,22 +238,26 @@ def evaluate_lists(
     for column, vocabulary in (("user_id", test.user_ids), ("item_id", test.item_ids)):
         ids = as_id_series(lists[column], column)
         codes[column] = vocabulary.encode_other(Vocabulary(ids))
-        if ids.dtype != vocabulary.ids.dtype and (codes[column] < 0).any():  # "07" is not the integer 7
-            raise DataError(
-                f"{ids.dtype} ids in the lists, {vocabulary.ids.dtype} ids in the test set, and some do not match",
-                where=f"column {column}",
-                expected="ids of one type",
-            )
+        require(  # "07" is not the integer 7
+            ids.dtype == vocabulary.ids.dtype or bool((codes[column] >= 0).all()),
+            f"{ids.dtype} ids in the lists, {vocabulary.ids.dtype} ids in the test set, and some do not match",
+            where=f"column {column}",
+            expected="ids of one type",
+            error=DataError,
+        )
     row_of_user = np.full(
         test.num_users + 1, -1, np.int64
     )  # the last is that of unknown users, whose code is -1
     row_of_user[users] = np.arange(len(users))
     row = row_of_user[codes["user_id"]]
     missing = len(users) - len(np.unique(row[row >= 0]))
-    if missing == len(users):
-        raise DataError(
-            "no list is of a user with test items", where="lists", expected="user ids of the test set"
-        )
+    require(
+        missing < len(users),
+        "no list is of a user with test items",
+        where="lists",
+        expected="user ids of the test set",
+        error=DataError,
+    )
     rank = lists["rank"].to_numpy()
     counted = (row >= 0) & (rank <= ks[-1])
     items = np.full((len(users), ks[-1]), -1, np.int64)
@@ -299,23 +303,29 @@ def measure_lists(
 def users_with_tests(test: Interactions) -> NDArray[np.int64]:
     """Codes of the users with test items; an error if there are none."""
     users = np.flatnonzero(test.user_degrees)
-    if len(users) == 0:
-        raise DataError(
-            "no user has a test item", where=test.provenance.source, expected="a test set that is not empty"
-        )
+    require(
+        len(users) > 0,
+        "no user has a test item",
+        where=test.provenance.source,
+        expected="a test set that is not empty",
+        error=DataError,
+    )
     return users
 
 
 def check_ks(ks: Sequence[int], num_items: int | None) -> tuple[int, ...]:
     """The list lengths in ascending order without repetition; an error unless each is 1 to `num_items`."""
-    if not ks:
-        raise ConfigError("none given", where="k", expected="at least one list length")
+    require(len(ks) > 0, "none given", where="k", expected="at least one list length", error=ConfigError)
     limit = "1 or more" if num_items is None else f"1 to {num_items:,}, the number of items"
     for k in ks:
-        if not is_integer(k):
-            raise ConfigError(f"{k!r}", where="k", expected="whole numbers")
-        if k < 1 or (num_items is not None and k > num_items):
-            raise ConfigError(f"{k}", where="k", expected=limit)
+        require(is_integer(k), f"{k!r}", where="k", expected="whole numbers", error=ConfigError)
+        require(
+            k >= 1 and (num_items is None or k <= num_items),
+            f"{k}",
+            where="k",
+            expected=limit,
+            error=ConfigError,
+        )
     return tuple(sorted(set(ks)))
 
 

@@ -545,8 +545,7 @@ def user_batch_loss(
         gone = checks.check_positives(*gone[:2], count, num_items, device, None, name="excluded")[0]
     if isinstance(loss, ListLoss):
         for name, fits in (("item_ids", item_ids is None), ("excluded", gone is positives)):
-            if not fits:
-                raise ArgumentError("is given", where=name, expected=f"nothing: {loss!r} is of whole lists")
+            require(fits, "is given", where=name, expected=f"nothing: {loss!r} is of whole lists")
     samples = None
     if item_ids is not None:
         samples = checks.check_samples(item_ids, sample_bounds, count, num_items, device)

@@ -27,6 +27,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from talos.checks import require
 from talos.config import RunConfig
 from talos.distributed import SINGLE_PROCESS, Group, all_or_none
 from talos.errors import ConfigError, DataError
@@ -258,17 +259,21 @@ def load_best_weights(objective: Objective, weights: Mapping[str, Tensor]) -> No
 
 def check_same_run(facts: Mapping[str, Any], config: RunConfig, data: Mapping[str, Any]) -> None:
     """Raise an error if a checkpoint was written with other data or another config."""
-    if facts["data"] != data:
-        raise DataError(
-            "the data differ from those of the checkpoint", where="resume", expected="the data it began with"
-        )
+    require(
+        facts["data"] == data,
+        "the data differ from those of the checkpoint",
+        where="resume",
+        expected="the data it began with",
+        error=DataError,
+    )
     # a run may resume with its rows divided in another way, and on another processor
     free = {name: getattr(config.training, name) for name in ("parallel", "arithmetic")}
     theirs = facts["config"] | {"training": facts["config"]["training"] | free}
     different = [name for name, value in config.as_dict().items() if theirs.get(name) != value]
-    if different:
-        raise ConfigError(
-            f"{', '.join(different)} differ from those of the checkpoint",
-            where="resume",
-            expected="the settings it began with",
-        )
+    require(
+        not different,
+        f"{', '.join(different)} differ from those of the checkpoint",
+        where="resume",
+        expected="the settings it began with",
+        error=ConfigError,
+    )

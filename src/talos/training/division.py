@@ -17,6 +17,7 @@ from torch import Tensor
 
 from talos import registry
 from talos.backbones import Backbone
+from talos.checks import require
 from talos.config import EventsConfig, RunConfig
 from talos.data.event_weights import event_weights
 from talos.data.interactions import Interactions
@@ -141,17 +142,23 @@ def division_for(config: RunConfig, train: Interactions | Share, group: Group) -
     size, wanted, obstacle = group.size, config.training.parallel, _obstacle(config, train)
     if wanted == "auto" and isinstance(train, Share) and train.columns is None:
         obstacle = "the interactions of other processes' users with this one's items cannot be read"
-    if wanted == "items" and obstacle:
-        raise ConfigError("'items'", where="parallel", expected=f"'users' or 'auto': {obstacle}")
+    require(
+        wanted != "items" or not obstacle,
+        "'items'",
+        where="parallel",
+        expected=f"'users' or 'auto': {obstacle}",
+        error=ConfigError,
+    )
     users, items = group.share(train.num_users), range(train.num_items)
     if size == 1:
         return Division(users, items)
-    if config.events != EventsConfig():
-        raise ConfigError(
-            f"{config.events.weights}, {config.events.half_life}",
-            where="events",
-            expected="the defaults in several processes",
-        )
+    require(
+        config.events == EventsConfig(),
+        f"{config.events.weights}, {config.events.half_life}",
+        where="events",
+        expected="the defaults in several processes",
+        error=ConfigError,
+    )
     why = ""
     if wanted == "auto" and not obstacle:
         dim = int(config.backbone.options.get("dim", 64))
