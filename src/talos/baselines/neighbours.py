@@ -6,7 +6,7 @@ bounded by the block and by items × neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -19,6 +19,7 @@ from talos.baselines.item_weights import ItemWeights
 from talos.checks import number_from, positive_integer, positive_number
 from talos.data.interactions import Interactions
 from talos.errors import DataError, Option
+from talos.kernels.least_squares import row_blocks
 
 __all__ = ["ItemKNN", "RP3beta"]
 
@@ -153,7 +154,9 @@ def _largest_of_product(
     `weigh` gets the rows, columns and values of the entries of a block that are not 0.
     """
     blocks = []
-    for rows in _row_blocks(left, np.diff(right.indptr)):
+    # how many products each entry of `left` makes, added up by row
+    terms = np.concatenate([[0], np.cumsum(np.diff(right.indptr)[left.indices])])[left.indptr]
+    for rows, _ in row_blocks(torch.from_numpy(terms), _BLOCK):
         product = (left[rows] @ right).tocoo()
         row, column = product.coords
         other = row + rows.start != column
@@ -163,20 +166,6 @@ def _largest_of_product(
         found.sort_indices()
         blocks.append(_largest_of_rows(found, count))
     return scipy.sparse.csr_array(scipy.sparse.vstack(blocks, format="csr"))
-
-
-def _row_blocks(left: scipy.sparse.csr_array, lengths: NDArray[Any]) -> Iterator[slice]:
-    """Slices of consecutive rows whose product has at most `_BLOCK` terms; at least one row each.
-
-    `lengths` (columns of `left`,) is how many terms an entry in that column makes.
-    """
-    terms = np.concatenate([[0], np.cumsum(lengths[left.indices])])[left.indptr]
-    first, last = 0, left.shape[0]
-    while first < last:
-        end = int(np.searchsorted(terms, terms[first] + _BLOCK, side="right")) - 1
-        end = min(max(end, first + 1), last)
-        yield slice(first, end)
-        first = end
 
 
 def _largest_of_rows(matrix: scipy.sparse.csr_array, count: int) -> scipy.sparse.csr_array:

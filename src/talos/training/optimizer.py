@@ -11,8 +11,8 @@ from torch.optim import Adam
 from torch.optim.lr_scheduler import LambdaLR
 
 from talos.config import OptimizerConfig
-from talos.kernels import core
 from talos.kernels.core import adam_rows_
+from talos.kernels.vectors import in_core
 from talos.losses import Loss
 from talos.training.checkpoint import flatten, unflatten
 
@@ -121,7 +121,7 @@ def row_adam_(
     ([0.5, 1.0], [0.3000..., 0.0])
     """
     tables = (parameter, exp_avg, exp_avg_sq)
-    if _core_takes(gradient, *tables):
+    if parameter.ndim == 2 and in_core(gradient, *tables):
         adam_rows_(
             parameter,
             rows,
@@ -185,17 +185,6 @@ def visited_row_adam_(
     p -= m * (lr / ((1 - betas[0] ** t) * size)).unsqueeze(1)
     for table, changed in zip((parameter, exp_avg, exp_avg_sq, visits), (p, m, v, t), strict=True):
         table.index_copy_(0, rows, changed)
-
-
-def _core_takes(*tables: Tensor) -> bool:
-    """Whether the compiled core can update these tables in place."""
-    return core.available() and all(
-        table.ndim == 2
-        and table.dtype == torch.float32
-        and table.device.type == "cpu"
-        and table.is_contiguous()
-        for table in tables
-    )
 
 
 class Optimizers:
