@@ -38,8 +38,7 @@ Per: TypeAlias = Literal["positive", "batch", "all"]
 
 # Size of the array that marks positives while drawing, in bytes: small enough to stay in cache.
 _MARKS = 2**22
-# Draws beyond which no memory is large enough, and up to which a catalogue of any size is: they take no time.
-_MOST = 1 << 30
+# Draws that any catalogue may have: they take no time.
 _FEW = 1 << 14
 
 
@@ -85,18 +84,15 @@ class _Draws(Negatives):
             expected="a whole number, 1 or more",
             error=ConfigError,
         )
-        self._check_most(_MOST, "")
 
     def check(self, index: TrainIndex) -> None:
         """Raise for more draws than items: all items cost less and have no noise."""
-        self._check_most(max(index.num_items, _FEW), f" for {index.num_items:,} items")
-
-    def _check_most(self, most: int, data: str) -> None:
+        most = max(index.num_items, _FEW)
         require(
             self.n <= most,
             f"{self.n:,} negatives",
             where="negatives",
-            expected=f"at most {most:,}{data}, or 'all'",
+            expected=f"at most {most:,} for {index.num_items:,} items, or 'all'",
             error=ConfigError,
         )
 

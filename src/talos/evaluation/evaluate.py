@@ -6,8 +6,9 @@ Metrics are means over the users who have at least one test item. Per-user value
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,8 +40,11 @@ __all__ = ["DEFAULT_KS", "DEFAULT_METRICS", "Report", "evaluate", "evaluate_list
 
 DEFAULT_KS = (10, 20, 50)
 DEFAULT_METRICS = tuple(RANKING_METRICS)
-FULL_RANKING_METRICS = ("auc", "llpauc")
-LLPAUC_CORNER = (0.7, 0.1)  # α and β that the authors of LLPAUC found best on average
+# α and β are those that the authors of LLPAUC found best on average.
+FULL_RANKING_METRICS: Mapping[str, Callable[..., Tensor]] = {
+    "auc": auc,
+    "llpauc": partial(llpauc, alpha=0.7, beta=0.1),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,13 +163,9 @@ def evaluate(
     if dialect == "paper":  # `mrr_paper` knows the interactions of this process only
         scale = num_users * len(test) / (interactions * max(len(users), 1))
         per_user |= {name: scale * values for name, values in per_user.items() if name.startswith("mrr@")}
-    if set(metrics) & set(FULL_RANKING_METRICS):
+    if full := {name: of for name, of in FULL_RANKING_METRICS.items() if name in metrics}:
         order = _negatives_above(scorer, test, users, seen, budget)
-        if "auc" in metrics:
-            per_user["auc"] = auc(*order).numpy()
-        if "llpauc" in metrics:
-            alpha, beta = LLPAUC_CORNER
-            per_user["llpauc"] = llpauc(*order, alpha=alpha, beta=beta).numpy()
+        per_user |= {name: of(*order).numpy() for name, of in full.items()}
     sums = torch.tensor([values.sum() for values in per_user.values()], dtype=torch.float64)
     means = dict(zip(per_user, (group.all_reduce_(sums) / num_users).tolist(), strict=True))
     exposure = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -53,15 +53,8 @@ class Scorer(Protocol):
         """Write the scores of `users` (B,) for every item into `out` (B, num_items)."""
 
 
-class Masks(Protocol):
-    """The items that are masked in each user's list; `Interactions` have this interface."""
-
-    @property
-    def num_items(self) -> int:
-        """The number of items."""
-
-    def pairs_of(self, codes: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """The masked items of some users: for each, the position of its user in `codes`, and the item."""
+Masks: TypeAlias = Interactions | ItemRows
+"""The items that are masked in each user's list."""
 
 
 class DotScores:

@@ -238,25 +238,18 @@ class Objective(nn.Module):
         self, threshold: Threshold, batch: Batch, users: Tensor, pos: Tensor, neg: Tensor, items: Tensor
     ) -> None:
         """Update thresholds from the scores of single positives with negatives of their own."""
-        if not threshold.needs_full_row and not threshold.pools_positives:
-            threshold.update(batch.users, pos, neg)
-            return
-        # a user's rows are consecutive, because the rows of a batch ascend; the first one stands for all of them
-        distinct, row_of, times = torch.unique_consecutive(
-            batch.users, return_inverse=True, return_counts=True
-        )
-        vectors = users[times.cumsum(0) - times]
         if threshold.needs_full_row:
-            self._update_from_all_items(threshold, distinct, vectors, self._scored(items))
-            return
-        positives, _ = self.index.csr_of(distinct)
-        table, (needed,) = self._needed(items, positives.items)
-        scores = pair_scores(vectors, table.contiguous(), positives._replace(items=needed))
-        count = positives.counts[row_of]
-        rows = torch.arange(len(row_of), device=row_of.device).repeat_interleave(count)
-        within = torch.arange(len(rows), device=rows.device) - (count.cumsum(0) - count)[rows]
-        pooled = scores[positives.start[row_of[rows]] + within]
-        threshold.update(batch.users, pooled, neg, owner=rows)
+            # a user's rows are consecutive, because the rows of a batch ascend; the first one stands for all of them
+            distinct, times = torch.unique_consecutive(batch.users, return_counts=True)
+            first = times.cumsum(0) - times
+            self._update_from_all_items(threshold, distinct, users[first], self._scored(items))
+        elif threshold.pools_positives:
+            positives, _ = self.index.csr_of(batch.users)
+            table, (needed,) = self._needed(items, positives.items)
+            scores = pair_scores(users, table.contiguous(), positives._replace(items=needed))
+            threshold.update(batch.users, scores, neg, owner=positives.rows)
+        else:
+            threshold.update(batch.users, pos, neg)
 
     def _needed(self, items: Tensor, *needed: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Scored vectors of at least the needed items, and the rows of the needed ones among them.

@@ -502,10 +502,10 @@ class Trainer:
         """Load the weights that were best on validation; without validation take the average of the last epochs."""
         best = self.best_weights()
         if best is None:
-            self.average.apply()
+            self.average.exchange()
         else:
             load_best_weights(self.objective, best)
-            self.average = AveragedWeights(self.objective.backbone, newest=1.0)
+        self.average = AveragedWeights(self.objective.backbone, newest=1.0)
         threshold = self.objective.threshold
         if threshold is not None and threshold.exact:  # steps over all items find theirs anew
             threshold.set(*self._exact_thresholds())
