@@ -124,8 +124,9 @@ class UniformNegatives(_Draws):
         full = (degrees >= index.num_items).nonzero().flatten()
         if len(full):
             user = int(full[0] if users is None else users[full[0]])
+            name = user if index.user_ids is None else index.user_ids.decode([user])[0]
             raise DataError(
-                f"{index.name_of(user)} has all {index.num_items:,} items, so there are no negatives to draw",
+                f"user {name!r} has all {index.num_items:,} items, so there are no negatives to draw",
                 where="train",
                 expected="at least one item that a user does not have",
                 hint="leave such users out, or use negatives = 'all'",

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from talos.baselines.base import ItemBaseline
 from talos.baselines.item_weights import ItemWeights
-from talos.checks import number_from, positive_integer, positive_number
+from talos.checks import number_from, positive_integer, positive_number, require
 from talos.data.interactions import Interactions
 from talos.errors import DataError, Option
 from talos.kernels.least_squares import row_blocks
@@ -45,16 +45,17 @@ class _Neighbourhoods(ItemBaseline):
         super().check(train)
         degrees = train.user_degrees.astype(np.float64)
         pairs = float((degrees**2).sum())
-        if pairs > self.max_pairs:
-            heaviest = int(degrees.argmax())
-            raise DataError(
-                f"{pairs:.2g} pairs of items of one user; user {train.user_ids.ids[heaviest]!r} alone, with "
-                f"{int(degrees[heaviest]):,} events, has {degrees[heaviest] ** 2:.2g}",
-                where=f"baseline {self.short_name!r}",
-                expected=f"at most {self.max_pairs:.2g} pairs",
-                hint="leave such users out",
-                option=Option("baseline.max_pairs", int(np.ceil(pairs)), "allows it"),
-            )
+        heaviest = int(degrees.argmax())
+        require(
+            pairs <= self.max_pairs,
+            f"{pairs:.2g} pairs of items of one user; user {train.user_ids.ids[heaviest]!r} alone, with "
+            f"{int(degrees[heaviest]):,} events, has {degrees[heaviest] ** 2:.2g}",
+            where=f"baseline {self.short_name!r}",
+            expected=f"at most {self.max_pairs:.2g} pairs",
+            hint="leave such users out",
+            option=Option("baseline.max_pairs", int(np.ceil(pairs)), "allows it"),
+            error=DataError,
+        )
 
 
 class ItemKNN(_Neighbourhoods):

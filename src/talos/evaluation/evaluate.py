@@ -198,19 +198,17 @@ def popularity_report(
     test: Interactions | Share,
     *,
     seen: Interactions,
-    group: Group | None = None,
     **options: Any,
 ) -> Report:
     """Metrics of ranking items by their popularity in `train`: the baseline that every model must beat.
 
-    With a `Share`, all processes of the group call this together, each with its own users in `seen`. The default group
-    is the one that was started. Other options are those of `evaluate`.
+    With a `Share`, all processes of the group that was started call this together, each with its own users in `seen`.
+    The options are those of `evaluate`.
     """
     assert train.item_degrees is not None
     scores = FixedScores(torch.tensor(train.item_degrees))
-    if not isinstance(test, Interactions):
-        return evaluate(scores, test.own, seen=seen, group=current() if group is None else group, **options)
-    return evaluate(scores, test, seen=seen, **options)
+    own, group = (test, SINGLE_PROCESS) if isinstance(test, Interactions) else (test.own, current())
+    return evaluate(scores, own, seen=seen, group=group, **options)
 
 
 def evaluate_lists(

@@ -534,8 +534,12 @@ def user_batch_loss(
         weights=weights,
         num_candidates=len(item_vectors) if item_ids is None else item_ids.shape[-1],
     )
-    some = users_per_chunk is None or users_per_chunk >= 1
-    require(some, f"got {users_per_chunk}", where="users_per_chunk", expected="1 or more")
+    require(
+        users_per_chunk is None or users_per_chunk >= 1,
+        f"got {users_per_chunk}",
+        where="users_per_chunk",
+        expected="1 or more",
+    )
     count, device, num_items = len(user_vectors), item_vectors.device, len(item_vectors)
     positives, positive_weights = checks.check_positives(
         indptr, indices, count, num_items, device, positive_weights

@@ -58,10 +58,18 @@ def check_arguments(
     if weights is not None:
         fits = weights.shape == (num_candidates,)
         _check_floats("weights", weights, device, fits, f"({num_candidates},)")
-        separable, expected = isinstance(loss, UserSeparableLoss), f"nothing: {loss!r} is not user-separable"
-        require(separable, "is given", where="weights", expected=expected)
-    known = thresholds is not None or k is not None or not needs.threshold
-    require(known, "is missing", where="thresholds", expected=f"shape {shape}")
+        require(
+            isinstance(loss, UserSeparableLoss),
+            "is given",
+            where="weights",
+            expected=f"nothing: {loss!r} is not user-separable",
+        )
+    require(
+        thresholds is not None or k is not None or not needs.threshold,
+        "is missing",
+        where="thresholds",
+        expected=f"shape {shape}",
+    )
 
 
 def check_positives(
@@ -80,8 +88,12 @@ def check_positives(
     """
     start = checked_indices("indptr", indptr, None, device)
     _check_shape("indptr", start, start.shape == (num_rows + 1,), f"({num_rows + 1},)")
-    ascending = int(start[0]) == 0 and bool((start.diff() >= 0).all())
-    require(ascending, "does not ascend from 0", where="indptr", expected="offsets of a CSR matrix")
+    require(
+        int(start[0]) == 0 and bool((start.diff() >= 0).all()),
+        "does not ascend from 0",
+        where="indptr",
+        expected="offsets of a CSR matrix",
+    )
     count = int(start[-1])
     _check_shape(name, indices, indices.shape == (count,), f"({count},), the last entry of indptr")
     found = CSR.of(start, checked_indices(name, indices, num_items, device))
@@ -145,9 +157,12 @@ def check_ids(user_ids: Tensor | None, num_rows: int, device: torch.device) -> T
 
 def _check_floats(name: str, values: Tensor, device: torch.device, fits: bool, shape: str) -> None:
     """Raise an error unless a tensor is dense, of floating-point numbers, on this device and of the right shape."""
-    dense = values.layout == torch.strided and values.dtype.is_floating_point
-    found = f"is {values.layout} of {values.dtype}"
-    require(dense, found, where=name, expected="a dense tensor of floating-point numbers")
+    require(
+        values.layout == torch.strided and values.dtype.is_floating_point,
+        f"is {values.layout} of {values.dtype}",
+        where=name,
+        expected="a dense tensor of floating-point numbers",
+    )
     require(
         values.device == device, f"is on {values.device}", where=name, expected=f"{device}, as item_vectors"
     )

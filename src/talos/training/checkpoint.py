@@ -112,7 +112,8 @@ class Checkpoints:
         names, used = checkpoint_names(self.folder), set()
         for name in names[-self.keep :]:
             with suppress(DataError):  # damaged
-                used.add(_best(_facts(self.folder / name)["position"]["best_epoch"]))
+                kept = read_sealed(self.folder / name / "state.json", hint=_HINT, format=FORMAT)
+                used.add(_best(kept["position"]["best_epoch"]))
         unused = [path.name for path in self.folder.glob("best-*") if path.name not in used]
         for name in (*names[: -self.keep], *unused):
             shutil.rmtree(self.folder / name, ignore_errors=True)
@@ -209,10 +210,6 @@ def checkpoint_names(folder: Path) -> list[str]:
     []
     """
     return sorted(entry.name for entry in folder.glob("-".join(2 * [8 * "[0-9]"])))
-
-
-def _facts(folder: Path) -> dict[str, Any]:
-    return read_sealed(folder / "state.json", hint=_HINT, format=FORMAT)
 
 
 def _verified(folder: Path) -> dict[str, Any]:

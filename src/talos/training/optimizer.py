@@ -254,11 +254,6 @@ class Optimizers:
             if one.due(epochs_done=epochs_done + 1, times_done=epochs_done // (one.every_epochs or 1))
         ]
 
-    def clamp_joint_(self) -> None:
-        """Clamp the parameters of joint adversaries to their intervals."""
-        for adversary in self.joint:
-            adversary.clamp_(self.loss)
-
     def state(self) -> dict[str, Tensor]:
         """Moments and step counts, by names that begin with `optimizer.`, for a checkpoint."""
         tensors: dict[str, Tensor] = {}

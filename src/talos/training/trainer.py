@@ -257,9 +257,7 @@ class Trainer:
             if (best := self.best_weights()) is not None:
                 made.keep_best(best)
         else:  # which weights are best under another loss is not known yet
-            fresh = Position()
-            names = ("highest", "peak", "peak_epoch", "best", "best_epoch", "best_metrics")
-            made.position = replace(made.position, **{name: getattr(fresh, name) for name in names})
+            made.position = Position(epoch=self.position.epoch, last_metrics=self.position.last_metrics)
         return made
 
     # ---------------------------------------------------------------- the loop
@@ -324,7 +322,8 @@ class Trainer:
             self.resumed_generator = None
         optimizers = self.optimizers.start_pass(adversary)
         while at.step < len(self.batches):
-            self.optimizers.clamp_joint_()
+            for joint in self.optimizers.joint:
+                joint.clamp_(self.loss)
             batch = self.batches.batch(order, at.step)
             value = self._step_gradients(batch, generator, frozen=adversary is not None)
             for optimizer in optimizers:
