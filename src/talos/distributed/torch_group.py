@@ -125,9 +125,9 @@ def _join(device: str, wanted: int, seconds: float) -> None:
             timeout=span,
         )
     except (RuntimeError, ValueError) as error:
-        rank_of = f"rank {os.environ.get('RANK', '?')} of {wanted}"
         raise LostRankError(
-            f"{rank_of}: the processes could not form a group ({first_line(error)})"
+            f"rank {os.environ.get('RANK', '?')} of {wanted}: the processes could not form a group "
+            f"({first_line(error)})"
         ) from error
 
 

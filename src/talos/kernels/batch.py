@@ -223,7 +223,16 @@ def batch_loss(
     learnt = dict(filter(lambda named: named[1].requires_grad, loss.named_parameters()))
     if isinstance(loss, ListLoss):
         values, by_parameter, beta = list_sweep(
-            rows, items.scored, positives, loss, weights, ids=user_ids, k=k, bfloat16=bfloat16, **gradients
+            rows,
+            items.scored,
+            positives,
+            loss,
+            weights,
+            learnt=learnt,
+            ids=user_ids,
+            k=k,
+            bfloat16=bfloat16,
+            **gradients,
         )
         value, slopes = (weights * values).sum(), None
     elif isinstance(loss, PairwiseLoss):

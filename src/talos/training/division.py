@@ -53,16 +53,6 @@ class Division:
     by_items: bool = False
     line: str = ""
 
-    @property
-    def items_group(self) -> Group:
-        """The processes that have the other items."""
-        return self.group if self.by_items else SINGLE_PROCESS
-
-    @property
-    def batch_group(self) -> Group:
-        """The processes that have the other rows of a batch."""
-        return SINGLE_PROCESS if self.by_items else self.group
-
     def batch_users(
         self, backbone: Backbone, batch: Batch, items: Tensor, generator: torch.Generator
     ) -> Tensor:

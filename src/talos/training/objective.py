@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from talos.backbones import Backbone
 from talos.backbones.tables import look_up, memory_for_gradient
+from talos.distributed import SINGLE_PROCESS
 from talos.kernels import kth_scores
 from talos.kernels.batch import batch_loss, in_autograd
 from talos.kernels.csr import CSR, Batch, TrainIndex
@@ -69,7 +70,7 @@ class Objective(nn.Module):
         self.division = division or Division(range(index.num_users), range(index.num_items))
         # with items divided, a process has the thresholds of its users and every row of a batch
         self.first_user = self.division.users.start if self.division.by_items else 0
-        self.items_group = self.division.items_group
+        self.items_group = self.division.group if self.division.by_items else SINGLE_PROCESS
         self.cosine = loss.needs.scores == "cosine"
         self._unit_items: Tensor | None = None
 

@@ -122,7 +122,9 @@ class Trainer:
             index, backbone, "random" if resumes else config.training.init
         ).to(self.device)
         self.batches = Batches(
-            self._make_rows(index, only_users), int(config.training.batch_size), self.division.batch_group
+            self._make_rows(index, only_users),
+            int(config.training.batch_size),
+            SINGLE_PROCESS if self.division.by_items else self.division.group,
         )
         self.earlier = [
             (int(one["until"]), loss_for(NamedConfig(**one["loss"]), config.k, train, self.generator))
