@@ -35,9 +35,8 @@ def test_rows_are_those_of_one_process(
     size: int, kernel: str, monkeypatch: pytest.MonkeyPatch, in_threads: InThreads
 ) -> None:
     monkeypatch.setenv("TALOS_KERNEL", kernel)
-    monkeypatch.setattr(
-        "talos.training.least_squares.GATHERED", 200
-    )  # many blocks, and users larger than one
+    # many blocks, and users larger than one
+    monkeypatch.setattr("talos.training.least_squares.GATHERED", 200)
     data = synthetic(users=83, items=47, interactions=900, seed=1)
     whole = index_of(data)
     options = {"dim": 8, "num_items": data.num_items}
