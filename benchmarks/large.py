@@ -21,7 +21,6 @@ import torch
 from numpy.typing import NDArray
 
 from talos.config import RunConfig
-from talos.data.csr import TrainIndex
 from talos.data.datasets import PlantedTastes, write_planted
 from talos.data.datasets.generated import EventFormat, HeldOut
 from talos.data.open import open_split
@@ -31,6 +30,7 @@ from talos.evaluation.evaluate import evaluate
 from talos.evaluation.ranking import DotScores, top_k
 from talos.exports.faiss_index import ApproximateLists
 from talos.kernels import alternating_least_squares
+from talos.kernels.csr import TrainIndex
 from talos.kernels.least_squares import sweeps_for
 from talos.model.model import Model, Vectors
 from talos.model.query import ListQuery

@@ -21,10 +21,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from talos.data.csr import TrainIndex
 from talos.data.interactions import Interactions
 from talos.data.open import read
 from talos.data.vocabulary import Vocabulary
+from talos.kernels.csr import TrainIndex
 from talos.kernels.sampled import Way, sampled_scores
 from talos.negatives import UniformNegatives
 

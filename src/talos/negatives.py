@@ -20,9 +20,9 @@ from typing import ClassVar, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from talos.checks import is_integer
-from talos.data.csr import TrainIndex
-from talos.errors import ArgumentError, ConfigError, DataError
+from talos.checks import is_integer, require
+from talos.errors import ConfigError, DataError
+from talos.kernels.csr import TrainIndex
 
 __all__ = [
     "AllItems",
@@ -38,8 +38,7 @@ Per: TypeAlias = Literal["positive", "batch", "all"]
 
 # Size of the array that marks positives while drawing, in bytes: small enough to stay in cache.
 _MARKS = 2**22
-# Draws beyond which no memory is large enough, and up to which a catalogue of any size is: they take no time.
-_MOST = 1 << 30
+# Draws that any catalogue may have: they take no time.
 _FEW = 1 << 14
 
 
@@ -78,21 +77,24 @@ class _Draws(Negatives):
     n: int
 
     def __post_init__(self) -> None:
-        if not is_integer(self.n) or self.n < 1:
-            raise ConfigError(
-                f"{self.n!r} negatives", where="negatives", expected="a whole number, 1 or more"
-            )
-        self._check_most(_MOST, "")
+        require(
+            is_integer(self.n) and self.n >= 1,
+            f"{self.n!r} negatives",
+            where="negatives",
+            expected="a whole number, 1 or more",
+            error=ConfigError,
+        )
 
     def check(self, index: TrainIndex) -> None:
         """Raise for more draws than items: all items cost less and have no noise."""
-        self._check_most(max(index.num_items, _FEW), f" for {index.num_items:,} items")
-
-    def _check_most(self, most: int, data: str) -> None:
-        if self.n > most:
-            raise ConfigError(
-                f"{self.n:,} negatives", where="negatives", expected=f"at most {most:,}{data}, or 'all'"
-            )
+        most = max(index.num_items, _FEW)
+        require(
+            self.n <= most,
+            f"{self.n:,} negatives",
+            where="negatives",
+            expected=f"at most {most:,} for {index.num_items:,} items, or 'all'",
+            error=ConfigError,
+        )
 
 
 class UniformNegatives(_Draws):
@@ -122,8 +124,9 @@ class UniformNegatives(_Draws):
         full = (degrees >= index.num_items).nonzero().flatten()
         if len(full):
             user = int(full[0] if users is None else users[full[0]])
+            name = user if index.user_ids is None else index.user_ids.decode([user])[0]
             raise DataError(
-                f"{index.name_of(user)} has all {index.num_items:,} items, so there are no negatives to draw",
+                f"user {name!r} has all {index.num_items:,} items, so there are no negatives to draw",
                 where="train",
                 expected="at least one item that a user does not have",
                 hint="leave such users out, or use negatives = 'all'",
@@ -134,8 +137,7 @@ class UniformNegatives(_Draws):
 
         A user who has every item is a `DataError`, raised before anything is drawn.
         """
-        if users.ndim != 1:
-            raise ArgumentError(f"shape {tuple(users.shape)}", where="users", expected="(B,)")
+        require(users.ndim == 1, f"shape {tuple(users.shape)}", where="users", expected="(B,)")
         degrees = index.degrees[users]
         self._check_users(index, degrees, users)
         draws = torch.empty(len(users), self.n, dtype=torch.int64, device=index.device)
@@ -218,8 +220,13 @@ class SharedNegatives(_Draws):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.users < 1:
-            raise ConfigError(f"{self.users} users", where="negatives", expected="1 or more to share a draw")
+        require(
+            self.users >= 1,
+            f"{self.users} users",
+            where="negatives",
+            expected="1 or more to share a draw",
+            error=ConfigError,
+        )
 
     def draw(self, index: TrainIndex, users: Tensor, generator: torch.Generator) -> Tensor:
         """Items (G, n): row g is shared by the g-th of G equal blocks of `users`, none above `self.users`."""

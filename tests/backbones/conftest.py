@@ -10,9 +10,9 @@ import torch
 
 from talos import registry
 from talos.backbones import Backbone, BipartiteGraph
-from talos.data.csr import CSR, Batch
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Vocabulary
+from talos.kernels.csr import CSR, Batch
 
 USERS, ITEMS, DIM = 9, 7, 5
 

@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 
 from talos import kernels, losses
-from talos.data.csr import CSR
 from talos.distributed import SINGLE_PROCESS
 from talos.errors import ArgumentError
 from talos.kernels import batch, core
 from talos.kernels.core import Swept
+from talos.kernels.csr import CSR
 
 pytestmark = pytest.mark.skipif(not core.levels(), reason=f"the compiled core is missing: {core.status()}")
 LEVELS = core.levels() or ("none",)

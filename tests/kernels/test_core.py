@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from talos.data.csr import CSR
 from talos.errors import ArgumentError
 from talos.kernels import core
+from talos.kernels.csr import CSR
 from talos.kernels.vectors import Samples, drawn_positives
 
 pytestmark = pytest.mark.skipif(not core.levels(), reason=f"no compiled core: {core._load()[1]}")

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from talos import kernels, losses
-from talos.data.csr import CSR
 from talos.distributed import Group
 from talos.kernels import batch, core
+from talos.kernels.csr import CSR
 from talos.kernels.vectors import ItemVectors
 
 LOSSES = {

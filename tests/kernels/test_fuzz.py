@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from talos import kernels, losses
-from talos.data.csr import CSR
 from talos.errors import ArgumentError
 from talos.kernels import core, least_squares, vectors
+from talos.kernels.csr import CSR
 from talos.training.optimizer import row_adam_
 
 CALLS = int(os.environ.get("TALOS_FUZZ_CALLS", "300"))

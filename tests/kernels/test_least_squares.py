@@ -73,7 +73,7 @@ def test_blocks_of_the_torch_version_do_not_show(monkeypatch: pytest.MonkeyPatch
     start, indptr, indices, fixed, gram = problem(50, 30, 4, seed=3)
     whole, parts = start.clone(), start.clone()
     _solve_in_torch_(whole, indptr, indices, fixed, gram, weight=1.0, steps=3)
-    monkeypatch.setattr("talos.kernels.least_squares._BLOCK", 4 * 7)  # fewer entries than some rows have
+    monkeypatch.setattr("talos.kernels.least_squares.GATHERED", 4 * 7)  # fewer entries than some rows have
     _solve_in_torch_(parts, indptr, indices, fixed, gram, weight=1.0, steps=3)
     torch.testing.assert_close(whole, parts)
 

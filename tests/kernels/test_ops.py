@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from talos.data.csr import CSR
 from talos.errors import ArgumentError
 from talos.kernels import core, ops, torch_passes
+from talos.kernels.csr import CSR
 from talos.kernels.vectors import Samples
 from talos.losses.phi import (
     AtanPowerPairs,

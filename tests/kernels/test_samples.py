@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from talos import kernels, losses
-from talos.data.csr import CSR, meetings
 from talos.errors import ArgumentError
 from talos.kernels import core, vectors
+from talos.kernels.csr import CSR, meetings
 from talos.kernels.vectors import Samples, distinct_rows
 
 LOSSES: dict[str, Any] = {

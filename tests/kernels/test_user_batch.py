@@ -7,9 +7,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from talos import kernels, losses
-from talos.data.csr import CSR
 from talos.errors import ArgumentError
 from talos.kernels import batch, torch_passes
+from talos.kernels.csr import CSR
 
 SEPARABLE = {
     "talos": lambda: losses.Talos(tau=0.1),

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from talos import registry
-from talos.data.csr import CSR
 from talos.data.datasets import PlantedTastes
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError
+from talos.kernels.csr import CSR
 from talos.model.explain import pull_of_history, reasons
 from talos.model.fold_in import _gradient, slopes_over_all, slopes_over_sample
 from talos.model.recommender import Recommender

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from talos import negatives
-from talos.data.csr import TrainIndex, meetings
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Vocabulary
 from talos.errors import ArgumentError, ConfigError, DataError
+from talos.kernels.csr import TrainIndex, meetings
 from talos.negatives import AllItems, SharedNegatives, UniformNegatives, parse
 
 

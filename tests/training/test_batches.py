@@ -11,10 +11,10 @@ import torch
 
 from talos.backbones import MF
 from talos.config import RunConfig
-from talos.data.csr import Batch, TrainIndex
 from talos.data.interactions import Interactions
 from talos.distributed import Group
 from talos.kernels import user_exponent
+from talos.kernels.csr import Batch, TrainIndex
 from talos.losses import BPR
 from talos.negatives import AllItems, UniformNegatives
 from talos.training import Trainer

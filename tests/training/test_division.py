@@ -11,13 +11,13 @@ import torch
 
 from talos.backbones import MF
 from talos.config import RunConfig
-from talos.data.csr import CSR, Batch
 from talos.data.interactions import Interactions
 from talos.data.shards import Share
 from talos.distributed import SINGLE_PROCESS, Group
 from talos.errors import ConfigError
 from talos.evaluation.evaluate import evaluate
 from talos.evaluation.ranking import DotScores
+from talos.kernels.csr import CSR, Batch
 from talos.training import Trainer
 from talos.training import division as module
 from talos.training.division import Division, division_for

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from talos.backbones import MF
-from talos.data.csr import TrainIndex
 from talos.data.datasets import synthetic
 from talos.distributed import Group
 from talos.errors import ConfigError
 from talos.kernels import alternating_least_squares
+from talos.kernels.csr import TrainIndex
 from talos.training.least_squares import sharded_least_squares
 from talos.training.warm_start import start_from
 
@@ -35,7 +35,8 @@ def test_rows_are_those_of_one_process(
     size: int, kernel: str, monkeypatch: pytest.MonkeyPatch, in_threads: InThreads
 ) -> None:
     monkeypatch.setenv("TALOS_KERNEL", kernel)
-    monkeypatch.setattr("talos.kernels.least_squares._BLOCK", 200)  # many blocks, and users larger than one
+    # many blocks, and users larger than one
+    monkeypatch.setattr("talos.training.least_squares.GATHERED", 200)
     data = synthetic(users=83, items=47, interactions=900, seed=1)
     whole = index_of(data)
     options = {"dim": 8, "num_items": data.num_items}

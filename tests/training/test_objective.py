@@ -13,9 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from talos import losses
 from talos.backbones import MF, BipartiteGraph, XSimGCL
-from talos.data.csr import Batch, TrainIndex
 from talos.data.datasets import synthetic
 from talos.kernels import user_exponent
+from talos.kernels.csr import Batch, TrainIndex
 from talos.negatives import AllItems, Negatives, SharedNegatives, UniformNegatives
 from talos.thresholds import FixedThreshold, MonteCarloQuantile, QuantileRegression
 from talos.training.batches import PositiveRows, Rows, UserRows

@@ -17,13 +17,13 @@ from polars.testing import assert_frame_equal
 from talos import Recommender
 from talos.backbones import Backbone
 from talos.config import EventsConfig, RunConfig
-from talos.data.csr import TrainIndex
 from talos.data.event_weights import event_weights
 from talos.data.interactions import Interactions
 from talos.errors import ConfigError, DataError
 from talos.evaluation.evaluate import evaluate, popularity_report
 from talos.evaluation.ranking import DotScores
 from talos.kernels import core
+from talos.kernels.csr import TrainIndex
 from talos.training import Callback, InterruptedRunError, Trainer, plan_for
 from talos.training.batches import Batches, PositionRows
 from talos.training.checkpoint import checkpoint_names

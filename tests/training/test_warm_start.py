@@ -9,11 +9,11 @@ import torch.nn.functional as F
 
 from talos.backbones import MF
 from talos.config import RunConfig
-from talos.data.csr import TrainIndex
 from talos.data.datasets import synthetic
 from talos.data.interactions import Interactions
 from talos.evaluation.evaluate import evaluate
 from talos.evaluation.ranking import DotScores
+from talos.kernels.csr import TrainIndex
 from talos.training import Trainer, plan_for
 from talos.training.warm_start import singular_vectors, start_from
 

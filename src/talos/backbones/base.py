@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from talos.checks import require
-from talos.data.csr import Batch
+from talos.kernels.csr import Batch
 
 __all__ = ["Backbone"]
 
@@ -40,7 +40,7 @@ class Backbone(nn.Module, ABC):
             has all of them.
 
     >>> from talos.backbones import MF
-    >>> from talos.data.csr import CSR
+    >>> from talos.kernels.csr import CSR
     >>> backbone = MF(3, 4, dim=2, generator=torch.Generator().manual_seed(0))
     >>> none = CSR.of(torch.zeros(2, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
     >>> batch = Batch(users=torch.tensor([2]), positives=none, weights=torch.zeros(0))

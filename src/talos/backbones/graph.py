@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from talos.backbones.base import Backbone
 from talos.backbones.tables import look_up
 from talos.checks import require
-from talos.data.csr import Batch
 from talos.data.interactions import Interactions
 from talos.errors import ArgumentError, DataError
+from talos.kernels.csr import Batch
 
 __all__ = ["BipartiteGraph", "GraphBackbone", "propagate"]
 
@@ -75,28 +75,21 @@ class BipartiteGraph(nn.Module):
     @classmethod
     def from_interactions(cls, train: Interactions) -> BipartiteGraph:
         """The graph of these interactions; none at all is an error."""
-        if len(train) == 0:
-            raise DataError(
-                "no interactions to make a graph of", where=train.provenance.source, expected="one or more"
-            )
+        require(
+            len(train) > 0,
+            "no interactions to make a graph of",
+            where=train.provenance.source,
+            expected="one or more",
+            error=DataError,
+        )
         return cls(train.indptr, train.indices, num_items=train.num_items)
 
     def dense(self) -> Tensor:
         """R̂ as (num_users, num_items): for tests and small examples."""
-        return self._sums("user", torch.eye(self.num_items, device=self.get_buffer("user_weights").device))
+        return self.sums("user", torch.eye(self.num_items, device=self.get_buffer("user_weights").device))
 
-    def neighbour_sums(self, users: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
-        """R̂·items (num_users, d) and R̂ᵀ·users (num_items, d), without autograd; `propagate` has it."""
-        require(
-            users.shape[:-1] == (self.num_users,) and items.shape[:-1] == (self.num_items,),
-            f"tables of {tuple(users.shape)} and {tuple(items.shape)}",
-            where="users, items",
-            expected=f"({self.num_users}, d) and ({self.num_items}, d)",
-        )
-        return self._sums("user", items), self._sums("item", users)
-
-    def _sums(self, side: str, table: Tensor) -> Tensor:
-        """Weighted sums of the rows of a table, by the nodes of one side."""
+    def sums(self, side: str, table: Tensor) -> Tensor:
+        """R̂·table for the side "user", R̂ᵀ·table for "item", without autograd; `propagate` has it."""
         starts, neighbours, weights = (self.get_buffer(f"{side}_{name}") for name in _BUFFERS)
         # Detached: with gradients embedding_bag takes a slower path that stores what its own backward would need.
         return F.embedding_bag(
@@ -117,7 +110,13 @@ class _Propagate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, graph: BipartiteGraph, users: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
         ctx.graph = graph
-        return graph.neighbour_sums(users, items)
+        require(
+            users.shape[:-1] == (graph.num_users,) and items.shape[:-1] == (graph.num_items,),
+            f"tables of {tuple(users.shape)} and {tuple(items.shape)}",
+            where="users, items",
+            expected=f"({graph.num_users}, d) and ({graph.num_items}, d)",
+        )
+        return graph.sums("user", items), graph.sums("item", users)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor, Tensor]:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from talos.backbones.base import Backbone
 from talos.backbones.tables import gaussian, look_up
-from talos.data.csr import Batch
+from talos.kernels.csr import Batch
 
 __all__ = ["MF"]
 

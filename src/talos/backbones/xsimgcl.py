@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from talos.backbones.graph import BipartiteGraph, GraphBackbone, propagate
 from talos.checks import require
-from talos.data.csr import Batch
 from talos.errors import ArgumentError
 from talos.kernels.batch import differentiable_user_batch_loss
+from talos.kernels.csr import Batch
 from talos.losses import Softmax
 
 __all__ = ["XSimGCL", "info_nce", "perturb_"]
@@ -161,8 +161,12 @@ class XSimGCL(GraphBackbone):
     def propagated(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """The mean of layers 1 to L; in training mode each layer has noise from `generator`."""
         noisy = self.training and self.epsilon > 0
-        seeded = generator is not None or not noisy
-        require(seeded, "no generator", where="generator", expected="one, for the noise of training")
+        require(
+            generator is not None or not noisy,
+            "no generator",
+            where="generator",
+            expected="one, for the noise of training",
+        )
         sides: tuple[Tensor, Tensor] = self.user_table, self.item_table
         contrast, total = sides, None
         for layer in range(1, self.layers + 1):

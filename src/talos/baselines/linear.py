@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from talos.baselines.base import ItemBaseline
 from talos.baselines.item_weights import ItemWeights
-from talos.checks import positive_number
+from talos.checks import positive_number, require
 from talos.data.interactions import Interactions
 from talos.errors import DataError, Option
 
@@ -51,16 +51,15 @@ class EASE(ItemBaseline):
         super().check(train)
         items = train.num_items
         size = 4 * items**2 / 1e9
-        if size > self.memory_gb:
-            raise DataError(
-                f"{items:,} items need a matrix of {size:.1f} GB",
-                where="baseline 'ease'",
-                expected=f"at most {self.memory_gb:g} GB, which are {int((self.memory_gb * 1e9 / 4) ** 0.5):,} items",
-                hint="'itemknn' and 'rp3beta' keep a few neighbours of each item only",
-                option=Option(
-                    "baseline.memory_gb", int(np.ceil(size)), "allows it, if the machine has as much"
-                ),
-            )
+        require(
+            size <= self.memory_gb,
+            f"{items:,} items need a matrix of {size:.1f} GB",
+            where="baseline 'ease'",
+            expected=f"at most {self.memory_gb:g} GB, which are {int((self.memory_gb * 1e9 / 4) ** 0.5):,} items",
+            hint="'itemknn' and 'rp3beta' keep a few neighbours of each item only",
+            option=Option("baseline.memory_gb", int(np.ceil(size)), "allows it, if the machine has as much"),
+            error=DataError,
+        )
 
     def fit(self, train: Interactions, generator: torch.Generator | None = None) -> ItemWeights:
         """B, dense; nothing is random."""

@@ -6,7 +6,7 @@ bounded by the block and by items × neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from talos.baselines.base import ItemBaseline
 from talos.baselines.item_weights import ItemWeights
-from talos.checks import number_from, positive_integer, positive_number
+from talos.checks import number_from, positive_integer, positive_number, require
 from talos.data.interactions import Interactions
 from talos.errors import DataError, Option
+from talos.kernels.least_squares import row_blocks
 
 __all__ = ["ItemKNN", "RP3beta"]
 
@@ -44,16 +45,17 @@ class _Neighbourhoods(ItemBaseline):
         super().check(train)
         degrees = train.user_degrees.astype(np.float64)
         pairs = float((degrees**2).sum())
-        if pairs > self.max_pairs:
-            heaviest = int(degrees.argmax())
-            raise DataError(
-                f"{pairs:.2g} pairs of items of one user; user {train.user_ids.ids[heaviest]!r} alone, with "
-                f"{int(degrees[heaviest]):,} events, has {degrees[heaviest] ** 2:.2g}",
-                where=f"baseline {self.short_name!r}",
-                expected=f"at most {self.max_pairs:.2g} pairs",
-                hint="leave such users out",
-                option=Option("baseline.max_pairs", int(np.ceil(pairs)), "allows it"),
-            )
+        heaviest = int(degrees.argmax())
+        require(
+            pairs <= self.max_pairs,
+            f"{pairs:.2g} pairs of items of one user; user {train.user_ids.ids[heaviest]!r} alone, with "
+            f"{int(degrees[heaviest]):,} events, has {degrees[heaviest] ** 2:.2g}",
+            where=f"baseline {self.short_name!r}",
+            expected=f"at most {self.max_pairs:.2g} pairs",
+            hint="leave such users out",
+            option=Option("baseline.max_pairs", int(np.ceil(pairs)), "allows it"),
+            error=DataError,
+        )
 
 
 class ItemKNN(_Neighbourhoods):
@@ -153,7 +155,9 @@ def _largest_of_product(
     `weigh` gets the rows, columns and values of the entries of a block that are not 0.
     """
     blocks = []
-    for rows in _row_blocks(left, np.diff(right.indptr)):
+    # how many products each entry of `left` makes, added up by row
+    terms = np.concatenate([[0], np.cumsum(np.diff(right.indptr)[left.indices])])[left.indptr]
+    for rows, _ in row_blocks(torch.from_numpy(terms), _BLOCK):
         product = (left[rows] @ right).tocoo()
         row, column = product.coords
         other = row + rows.start != column
@@ -163,20 +167,6 @@ def _largest_of_product(
         found.sort_indices()
         blocks.append(_largest_of_rows(found, count))
     return scipy.sparse.csr_array(scipy.sparse.vstack(blocks, format="csr"))
-
-
-def _row_blocks(left: scipy.sparse.csr_array, lengths: NDArray[Any]) -> Iterator[slice]:
-    """Slices of consecutive rows whose product has at most `_BLOCK` terms; at least one row each.
-
-    `lengths` (columns of `left`,) is how many terms an entry in that column makes.
-    """
-    terms = np.concatenate([[0], np.cumsum(lengths[left.indices])])[left.indptr]
-    first, last = 0, left.shape[0]
-    while first < last:
-        end = int(np.searchsorted(terms, terms[first] + _BLOCK, side="right")) - 1
-        end = min(max(end, first + 1), last)
-        yield slice(first, end)
-        first = end
 
 
 def _largest_of_rows(matrix: scipy.sparse.csr_array, count: int) -> scipy.sparse.csr_array:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
+from talos.checks import require
 from talos.distributed.group import SINGLE_PROCESS, Group
-from talos.errors import ArgumentError, ConfigError, TalosError, first_line
+from talos.errors import ConfigError, TalosError, first_line
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,8 +60,13 @@ def start(device: str = "cpu", *, timeout: float | None = None) -> Group:
     if _current.size > 1:
         return _current
     seconds = _number_in("TALOS_TIMEOUT", float, TIMEOUT) if timeout is None else timeout
-    if not 0 < seconds < 1e9:
-        raise ConfigError(f"{seconds:g} seconds", where="TALOS_TIMEOUT", expected="more than 0")
+    require(
+        0 < seconds < 1e9,
+        f"{seconds:g} seconds",
+        where="TALOS_TIMEOUT",
+        expected="more than 0",
+        error=ConfigError,
+    )
     wanted = _number_in("WORLD_SIZE", int, 1)
     if wanted == 1 and "torch" not in sys.modules:
         return SINGLE_PROCESS
@@ -69,10 +75,13 @@ def start(device: str = "cpu", *, timeout: float | None = None) -> Group:
     made = dist.is_available() and dist.is_initialized()
     if not made and wanted == 1:
         return SINGLE_PROCESS
-    if not dist.is_available():
-        raise ConfigError(
-            f"{wanted} processes", where="WORLD_SIZE", expected="1: this torch has no torch.distributed"
-        )
+    require(
+        dist.is_available(),
+        f"{wanted} processes",
+        where="WORLD_SIZE",
+        expected="1: this torch has no torch.distributed",
+        error=ConfigError,
+    )
     if not made:
         _join(device, wanted, seconds)
     if dist.get_world_size() > 1:
@@ -116,9 +125,9 @@ def _join(device: str, wanted: int, seconds: float) -> None:
             timeout=span,
         )
     except (RuntimeError, ValueError) as error:
-        rank_of = f"rank {os.environ.get('RANK', '?')} of {wanted}"
         raise LostRankError(
-            f"{rank_of}: the processes could not form a group ({first_line(error)})"
+            f"rank {os.environ.get('RANK', '?')} of {wanted}: the processes could not form a group "
+            f"({first_line(error)})"
         ) from error
 
 
@@ -175,8 +184,7 @@ class _TorchGroup(Group):
     def gather_rows(self, rows: Tensor, total: int) -> Tensor | None:
         dist = self._dist
         lengths = [int(length) for (length,) in self.all_gather_numbers([float(len(rows))])]
-        if sum(lengths) != total:
-            raise ArgumentError(f"{sum(lengths)} rows", where="rows", expected=f"{total}")
+        require(sum(lengths) == total, f"{sum(lengths)} rows", where="rows", expected=f"{total}")
         if self.rank != 0:
             for block in self._torch.split(rows.contiguous(), _ROWS):
                 self._guarded(lambda block=block: dist.send(block, dst=0))  # type: ignore[misc]

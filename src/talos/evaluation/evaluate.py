@@ -6,8 +6,9 @@ Metrics are means over the users who have at least one test item. Per-user value
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from talos.checks import is_integer
+from talos.checks import is_integer, require
 from talos.data.description import gini
 from talos.data.interactions import Interactions
 from talos.data.vocabulary import Vocabulary, as_id_series
@@ -39,8 +40,11 @@ __all__ = ["DEFAULT_KS", "DEFAULT_METRICS", "Report", "evaluate", "evaluate_list
 
 DEFAULT_KS = (10, 20, 50)
 DEFAULT_METRICS = tuple(RANKING_METRICS)
-FULL_RANKING_METRICS = ("auc", "llpauc")
-LLPAUC_CORNER = (0.7, 0.1)  # α and β that the authors of LLPAUC found best on average
+# α and β are those that the authors of LLPAUC found best on average.
+FULL_RANKING_METRICS: Mapping[str, Callable[..., Tensor]] = {
+    "auc": auc,
+    "llpauc": partial(llpauc, alpha=0.7, beta=0.1),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,13 +163,9 @@ def evaluate(
     if dialect == "paper":  # `mrr_paper` knows the interactions of this process only
         scale = num_users * len(test) / (interactions * max(len(users), 1))
         per_user |= {name: scale * values for name, values in per_user.items() if name.startswith("mrr@")}
-    if set(metrics) & set(FULL_RANKING_METRICS):
+    if full := {name: of for name, of in FULL_RANKING_METRICS.items() if name in metrics}:
         order = _negatives_above(scorer, test, users, seen, budget)
-        if "auc" in metrics:
-            per_user["auc"] = auc(*order).numpy()
-        if "llpauc" in metrics:
-            alpha, beta = LLPAUC_CORNER
-            per_user["llpauc"] = llpauc(*order, alpha=alpha, beta=beta).numpy()
+        per_user |= {name: of(*order).numpy() for name, of in full.items()}
     sums = torch.tensor([values.sum() for values in per_user.values()], dtype=torch.float64)
     means = dict(zip(per_user, (group.all_reduce_(sums) / num_users).tolist(), strict=True))
     exposure = None
@@ -198,19 +198,17 @@ def popularity_report(
     test: Interactions | Share,
     *,
     seen: Interactions,
-    group: Group | None = None,
     **options: Any,
 ) -> Report:
     """Metrics of ranking items by their popularity in `train`: the baseline that every model must beat.
 
-    With a `Share`, all processes of the group call this together, each with its own users in `seen`. The default group
-    is the one that was started. Other options are those of `evaluate`.
+    With a `Share`, all processes of the group that was started call this together, each with its own users in `seen`.
+    The options are those of `evaluate`.
     """
     assert train.item_degrees is not None
     scores = FixedScores(torch.tensor(train.item_degrees))
-    if not isinstance(test, Interactions):
-        return evaluate(scores, test.own, seen=seen, group=current() if group is None else group, **options)
-    return evaluate(scores, test, seen=seen, **options)
+    own, group = (test, SINGLE_PROCESS) if isinstance(test, Interactions) else (test.own, current())
+    return evaluate(scores, own, seen=seen, group=group, **options)
 
 
 def evaluate_lists(
@@ -238,22 +236,26 @@ def evaluate_lists(
     for column, vocabulary in (("user_id", test.user_ids), ("item_id", test.item_ids)):
         ids = as_id_series(lists[column], column)
         codes[column] = vocabulary.encode_other(Vocabulary(ids))
-        if ids.dtype != vocabulary.ids.dtype and (codes[column] < 0).any():  # "07" is not the integer 7
-            raise DataError(
-                f"{ids.dtype} ids in the lists, {vocabulary.ids.dtype} ids in the test set, and some do not match",
-                where=f"column {column}",
-                expected="ids of one type",
-            )
+        require(  # "07" is not the integer 7
+            ids.dtype == vocabulary.ids.dtype or bool((codes[column] >= 0).all()),
+            f"{ids.dtype} ids in the lists, {vocabulary.ids.dtype} ids in the test set, and some do not match",
+            where=f"column {column}",
+            expected="ids of one type",
+            error=DataError,
+        )
     row_of_user = np.full(
         test.num_users + 1, -1, np.int64
     )  # the last is that of unknown users, whose code is -1
     row_of_user[users] = np.arange(len(users))
     row = row_of_user[codes["user_id"]]
     missing = len(users) - len(np.unique(row[row >= 0]))
-    if missing == len(users):
-        raise DataError(
-            "no list is of a user with test items", where="lists", expected="user ids of the test set"
-        )
+    require(
+        missing < len(users),
+        "no list is of a user with test items",
+        where="lists",
+        expected="user ids of the test set",
+        error=DataError,
+    )
     rank = lists["rank"].to_numpy()
     counted = (row >= 0) & (rank <= ks[-1])
     items = np.full((len(users), ks[-1]), -1, np.int64)
@@ -299,23 +301,29 @@ def measure_lists(
 def users_with_tests(test: Interactions) -> NDArray[np.int64]:
     """Codes of the users with test items; an error if there are none."""
     users = np.flatnonzero(test.user_degrees)
-    if len(users) == 0:
-        raise DataError(
-            "no user has a test item", where=test.provenance.source, expected="a test set that is not empty"
-        )
+    require(
+        len(users) > 0,
+        "no user has a test item",
+        where=test.provenance.source,
+        expected="a test set that is not empty",
+        error=DataError,
+    )
     return users
 
 
 def check_ks(ks: Sequence[int], num_items: int | None) -> tuple[int, ...]:
     """The list lengths in ascending order without repetition; an error unless each is 1 to `num_items`."""
-    if not ks:
-        raise ConfigError("none given", where="k", expected="at least one list length")
+    require(len(ks) > 0, "none given", where="k", expected="at least one list length", error=ConfigError)
     limit = "1 or more" if num_items is None else f"1 to {num_items:,}, the number of items"
     for k in ks:
-        if not is_integer(k):
-            raise ConfigError(f"{k!r}", where="k", expected="whole numbers")
-        if k < 1 or (num_items is not None and k > num_items):
-            raise ConfigError(f"{k}", where="k", expected=limit)
+        require(is_integer(k), f"{k!r}", where="k", expected="whole numbers", error=ConfigError)
+        require(
+            k >= 1 and (num_items is None or k <= num_items),
+            f"{k}",
+            where="k",
+            expected=limit,
+            error=ConfigError,
+        )
     return tuple(sorted(set(ks)))
 
 

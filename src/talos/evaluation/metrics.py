@@ -23,8 +23,9 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
+from talos.checks import require
 from talos.data.description import gini
-from talos.errors import ArgumentError, ConfigError, nearest
+from talos.errors import ConfigError, nearest
 
 __all__ = [
     "DIALECTS",
@@ -190,8 +191,7 @@ def llpauc(
     tensor([1.], dtype=torch.float64)
     """
     for name, fraction in (("alpha", alpha), ("beta", beta)):
-        if not 0 < fraction <= 1:
-            raise ArgumentError(f"{fraction}", where=name, expected="a fraction above 0, at most 1")
+        require(0 < fraction <= 1, f"{fraction}", where=name, expected="a fraction above 0, at most 1")
     positives = torch.bincount(rows, minlength=len(negatives))
     best_positives = torch.ceil(alpha * positives - 1e-9).long()
     best_negatives = torch.ceil(beta * negatives - 1e-9)
@@ -251,14 +251,15 @@ def popularity_ranks(popularity: Tensor) -> Tensor:
 
 def _head(hits: Tensor, relevant: Tensor, k: int) -> Tensor:
     """The first k columns as float64, after checking the shapes."""
-    if hits.dim() != 2 or relevant.shape != hits.shape[:1]:
-        raise ArgumentError(
-            f"shapes {tuple(hits.shape)} and {tuple(relevant.shape)}",
-            where="hits, relevant",
-            expected="(users, length) and (users,)",
-        )
-    if not 1 <= k <= hits.shape[1]:
-        raise ArgumentError(f"{k}", where="k", expected=f"1 to {hits.shape[1]}, the length of the lists")
+    require(
+        hits.dim() == 2 and relevant.shape == hits.shape[:1],
+        f"shapes {tuple(hits.shape)} and {tuple(relevant.shape)}",
+        where="hits, relevant",
+        expected="(users, length) and (users,)",
+    )
+    require(
+        1 <= k <= hits.shape[1], f"{k}", where="k", expected=f"1 to {hits.shape[1]}, the length of the lists"
+    )
     return hits[:, :k].double()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from talos.baselines import ItemWeights
+from talos.checks import require
 from talos.data.interactions import Interactions, ItemRows
 from talos.errors import ArgumentError
 from talos.kernels import topk
@@ -52,15 +53,8 @@ class Scorer(Protocol):
         """Write the scores of `users` (B,) for every item into `out` (B, num_items)."""
 
 
-class Masks(Protocol):
-    """The items that are masked in each user's list; `Interactions` have this interface."""
-
-    @property
-    def num_items(self) -> int:
-        """The number of items."""
-
-    def pairs_of(self, codes: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """The masked items of some users: for each, the position of its user in `codes`, and the item."""
+Masks: TypeAlias = Interactions | ItemRows
+"""The items that are masked in each user's list."""
 
 
 class DotScores:
@@ -72,16 +66,12 @@ class DotScores:
     """
 
     def __init__(self, user_vectors: Tensor, item_vectors: Tensor) -> None:
-        if (
-            user_vectors.dim() != 2
-            or item_vectors.dim() != 2
-            or user_vectors.shape[1] != item_vectors.shape[1]
-        ):
-            raise ArgumentError(
-                f"shapes {tuple(user_vectors.shape)} and {tuple(item_vectors.shape)}",
-                where="user_vectors, item_vectors",
-                expected="(users, d) and (items, d)",
-            )
+        require(
+            user_vectors.dim() == item_vectors.dim() == 2 and user_vectors.shape[1] == item_vectors.shape[1],
+            f"shapes {tuple(user_vectors.shape)} and {tuple(item_vectors.shape)}",
+            where="user_vectors, item_vectors",
+            expected="(users, d) and (items, d)",
+        )
         self.user_vectors, self.item_vectors = user_vectors, item_vectors
         self.num_users, self.num_items = len(user_vectors), len(item_vectors)
         self.device = item_vectors.device
@@ -108,12 +98,12 @@ class HistoryScores:
         weights: ItemWeights,
         popularity: Tensor | None = None,
     ) -> None:
-        if histories.num_items != weights.num_items:
-            raise ArgumentError(
-                f"{histories.num_items} items",
-                where="histories",
-                expected=f"{weights.num_items}, those of the weights",
-            )
+        require(
+            histories.num_items == weights.num_items,
+            f"{histories.num_items} items",
+            where="histories",
+            expected=f"{weights.num_items}, those of the weights",
+        )
         self.histories, self.weights, self.popularity = histories, weights, popularity
         self.num_users, self.num_items = histories.num_users, weights.num_items
         self.device = torch.device("cpu")  # that of the weights
@@ -199,8 +189,12 @@ def iter_top_k(
         banned: items that are masked in every list.
         budget: bytes that a chunk of scores may take.
     """
-    if not 1 <= k <= scorer.num_items:
-        raise ArgumentError(f"{k}", where="k", expected=f"1 to {scorer.num_items}, the number of items")
+    require(
+        1 <= k <= scorer.num_items,
+        f"{k}",
+        where="k",
+        expected=f"1 to {scorer.num_items}, the number of items",
+    )
     if seen is not None and seen.num_items != scorer.num_items:
         raise ArgumentError(
             f"{seen.num_items} items",

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from talos.checks import one_of, require
 from talos.errors import ArgumentError, nearest
 from talos.evaluation.evaluate import Report
 
@@ -84,14 +85,13 @@ def compare(
     from scipy import stats
 
     first, second = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    if first.shape != second.shape or first.ndim != 1 or len(first) < 2:
-        raise ArgumentError(
-            f"shapes {first.shape} and {second.shape}",
-            where="a, b",
-            expected="two equally long lists of 2 or more",
-        )
-    if alternative not in _WORDS:
-        raise ArgumentError(f"{alternative!r}", where="alternative", hint=nearest(alternative, _WORDS))
+    require(
+        first.shape == second.shape and first.ndim == 1 and len(first) >= 2,
+        f"shapes {first.shape} and {second.shape}",
+        where="a, b",
+        expected="two equally long lists of 2 or more",
+    )
+    one_of("alternative", alternative, list(_WORDS))
     delta = first - second
     if not delta.any():
         p_values = dict.fromkeys(("t", "wilcoxon", "randomisation"), 1.0)
@@ -135,8 +135,12 @@ def compare_reports(
             raise ArgumentError(
                 f"{name} has no {metric!r} per user", where="metric", hint=nearest(metric, report.per_user)
             )
-    if not a.user_ids.equals(b.user_ids):
-        raise ArgumentError("the reports have different users", where="a, b", expected="the same test set")
+    require(
+        a.user_ids.equals(b.user_ids),
+        "the reports have different users",
+        where="a, b",
+        expected="the same test set",
+    )
     return compare(a.per_user[metric], b.per_user[metric], alternative=alternative, names=names, seed=seed)
 
 
@@ -152,8 +156,7 @@ def compare_seeds(
 
     With few seeds the randomisation test cannot be significant: n pairs give at best p = 2^-n one-sided.
     """
-    if len(a) != len(b):
-        raise ArgumentError(f"{len(a)} and {len(b)} runs", where="a, b", expected="the same seeds for both")
+    require(len(a) == len(b), f"{len(a)} and {len(b)} runs", where="a, b", expected="the same seeds for both")
     first, second = ([report.metrics[metric] for report in reports] for reports in (a, b))
     return compare(first, second, alternative=alternative, names=names)
 

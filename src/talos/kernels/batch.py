@@ -32,11 +32,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from talos.checks import require
-from talos.data.csr import CSR
 from talos.distributed import SINGLE_PROCESS, Group
 from talos.errors import ArgumentError
 from talos.kernels import checks, core
 from talos.kernels.core import Swept
+from talos.kernels.csr import CSR
 from talos.kernels.lists import list_sweep
 from talos.kernels.ops import sweep
 from talos.kernels.topk import largest
@@ -223,7 +223,16 @@ def batch_loss(
     learnt = dict(filter(lambda named: named[1].requires_grad, loss.named_parameters()))
     if isinstance(loss, ListLoss):
         values, by_parameter, beta = list_sweep(
-            rows, items.scored, positives, loss, weights, ids=user_ids, k=k, bfloat16=bfloat16, **gradients
+            rows,
+            items.scored,
+            positives,
+            loss,
+            weights,
+            learnt=learnt,
+            ids=user_ids,
+            k=k,
+            bfloat16=bfloat16,
+            **gradients,
         )
         value, slopes = (weights * values).sum(), None
     elif isinstance(loss, PairwiseLoss):
@@ -534,8 +543,12 @@ def user_batch_loss(
         weights=weights,
         num_candidates=len(item_vectors) if item_ids is None else item_ids.shape[-1],
     )
-    some = users_per_chunk is None or users_per_chunk >= 1
-    require(some, f"got {users_per_chunk}", where="users_per_chunk", expected="1 or more")
+    require(
+        users_per_chunk is None or users_per_chunk >= 1,
+        f"got {users_per_chunk}",
+        where="users_per_chunk",
+        expected="1 or more",
+    )
     count, device, num_items = len(user_vectors), item_vectors.device, len(item_vectors)
     positives, positive_weights = checks.check_positives(
         indptr, indices, count, num_items, device, positive_weights
@@ -545,8 +558,7 @@ def user_batch_loss(
         gone = checks.check_positives(*gone[:2], count, num_items, device, None, name="excluded")[0]
     if isinstance(loss, ListLoss):
         for name, fits in (("item_ids", item_ids is None), ("excluded", gone is positives)):
-            if not fits:
-                raise ArgumentError("is given", where=name, expected=f"nothing: {loss!r} is of whole lists")
+            require(fits, "is given", where=name, expected=f"nothing: {loss!r} is of whole lists")
     samples = None
     if item_ids is not None:
         samples = checks.check_samples(item_ids, sample_bounds, count, num_items, device)

@@ -6,14 +6,13 @@ import torch
 from torch import Tensor
 
 from talos.checks import require
-from talos.data.csr import CSR
 from talos.errors import ArgumentError
+from talos.kernels.core import checked_indices
+from talos.kernels.csr import CSR
 from talos.kernels.vectors import Samples
 from talos.losses import Loss, UserSeparableLoss
 
 __all__ = ["check_arguments", "check_ids", "check_k", "check_positives", "check_samples", "check_vectors"]
-
-_INDEX_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def check_k(k: int, num_items: int) -> None:
@@ -59,10 +58,18 @@ def check_arguments(
     if weights is not None:
         fits = weights.shape == (num_candidates,)
         _check_floats("weights", weights, device, fits, f"({num_candidates},)")
-        separable, expected = isinstance(loss, UserSeparableLoss), f"nothing: {loss!r} is not user-separable"
-        require(separable, "is given", where="weights", expected=expected)
-    known = thresholds is not None or k is not None or not needs.threshold
-    require(known, "is missing", where="thresholds", expected=f"shape {shape}")
+        require(
+            isinstance(loss, UserSeparableLoss),
+            "is given",
+            where="weights",
+            expected=f"nothing: {loss!r} is not user-separable",
+        )
+    require(
+        thresholds is not None or k is not None or not needs.threshold,
+        "is missing",
+        where="thresholds",
+        expected=f"shape {shape}",
+    )
 
 
 def check_positives(
@@ -79,13 +86,17 @@ def check_positives(
 
     An error that names the argument at fault unless each item is there once per row and weights are above 0.
     """
-    start = _checked_indices("indptr", indptr, None, device)
+    start = checked_indices("indptr", indptr, None, device)
     _check_shape("indptr", start, start.shape == (num_rows + 1,), f"({num_rows + 1},)")
-    ascending = int(start[0]) == 0 and bool((start.diff() >= 0).all())
-    require(ascending, "does not ascend from 0", where="indptr", expected="offsets of a CSR matrix")
+    require(
+        int(start[0]) == 0 and bool((start.diff() >= 0).all()),
+        "does not ascend from 0",
+        where="indptr",
+        expected="offsets of a CSR matrix",
+    )
     count = int(start[-1])
     _check_shape(name, indices, indices.shape == (count,), f"({count},), the last entry of indptr")
-    found = CSR.of(start, _checked_indices(name, indices, num_items, device))
+    found = CSR.of(start, checked_indices(name, indices, num_items, device))
     if weights is not None:
         fits = weights.shape == (count,)
         _check_floats("positive_weights", weights, device, fits, f"({count},), one per positive")
@@ -117,12 +128,12 @@ def check_samples(
     """Samples (G, n) and the bounds (G + 1,) of the rows that share each; an error unless every row has one."""
     enough = item_ids.ndim == 1 or (item_ids.ndim == 2 and (len(item_ids) > 0 or num_rows == 0))
     _check_shape("item_ids", item_ids, enough, "shape (n,), or (G, n) with a sample for every user")
-    items = _checked_indices("item_ids", item_ids.flatten(), num_items, device)
+    items = checked_indices("item_ids", item_ids.flatten(), num_items, device)
     items = items.view(item_ids.shape if item_ids.ndim == 2 else (1, -1))
     if bounds is None:
         size = -(-num_rows // max(1, len(items)))
         bounds = (torch.arange(len(items) + 1, device=device) * size).clamp_(max=num_rows)
-    bounds = _checked_indices("sample_bounds", bounds, num_rows + 1, device)
+    bounds = checked_indices("sample_bounds", bounds, num_rows + 1, device)
     ascending = bounds.shape == (len(items) + 1,) and bool((bounds.diff() >= 0).all())
     require(
         ascending and int(bounds[0]) == 0 and int(bounds[-1]) == num_rows,
@@ -135,38 +146,27 @@ def check_samples(
 
 def check_ids(user_ids: Tensor | None, num_rows: int, device: torch.device) -> Tensor:
     """The ids of the rows' users (R,), as a loss asks for them."""
-    if user_ids is None or user_ids.shape[:1] != (num_rows,):
+    if user_ids is None or user_ids.shape != (num_rows,):
         found = "is missing" if user_ids is None else f"has {user_ids.numel()} ids"
         raise ArgumentError(found, where="user_ids", expected=f"an id for each of {num_rows} users")
-    ids = _checked_indices("user_ids", user_ids, None, device)
+    ids = checked_indices("user_ids", user_ids, None, device)
     lowest = int(ids.min()) if num_rows else 0
     require(lowest >= 0, f"has {lowest}", where="user_ids", expected="0 or more")
     return ids
 
 
-def _checked_indices(name: str, values: Tensor, bound: int | None, device: torch.device) -> Tensor:
-    """A contiguous vector of indices as int64; an error unless they are integers on this device below `bound`."""
-    integers = values.layout == torch.strided and values.dtype in _INDEX_TYPES and values.ndim == 1
-    found = f"has shape {tuple(values.shape)} and type {values.dtype}"
-    require(integers, found, where=name, expected="a dense vector of integers")
-    _check_device(name, values, device, "the vectors")
-    if bound is not None and values.numel():
-        low, high = map(int, torch.aminmax(values))
-        require(low >= 0 and high < bound, f"{low} to {high}", where=name, expected=f"0 to {bound - 1}")
-    return values.to(torch.int64).contiguous()
-
-
 def _check_floats(name: str, values: Tensor, device: torch.device, fits: bool, shape: str) -> None:
     """Raise an error unless a tensor is dense, of floating-point numbers, on this device and of the right shape."""
-    dense = values.layout == torch.strided and values.dtype.is_floating_point
-    found = f"is {values.layout} of {values.dtype}"
-    require(dense, found, where=name, expected="a dense tensor of floating-point numbers")
-    _check_device(name, values, device, "item_vectors")
+    require(
+        values.layout == torch.strided and values.dtype.is_floating_point,
+        f"is {values.layout} of {values.dtype}",
+        where=name,
+        expected="a dense tensor of floating-point numbers",
+    )
+    require(
+        values.device == device, f"is on {values.device}", where=name, expected=f"{device}, as item_vectors"
+    )
     _check_shape(name, values, fits, shape)
-
-
-def _check_device(name: str, values: Tensor, device: torch.device, other: str) -> None:
-    require(values.device == device, f"is on {values.device}", where=name, expected=f"{device}, as {other}")
 
 
 def _check_shape(name: str, values: Tensor, fits: bool, expected: str) -> None:

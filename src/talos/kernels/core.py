@@ -39,6 +39,7 @@ __all__ = [
     "adam_rows_",
     "add_positives_",
     "available",
+    "checked_indices",
     "has_bfloat16",
     "kinds",
     "level_of",
@@ -55,6 +56,7 @@ __all__ = [
     "workspace_bytes",
 ]
 
+_CPU: Final = torch.device("cpu")
 _LARGE_PAGE: Final = 1 << 21
 # Numbers in the vectors of samples that are gathered at a time, about: 4 MB, and as much for their gradients.
 _GATHERED: Final = 1 << 20
@@ -360,11 +362,11 @@ def _output(name: str, values: Tensor, *shape: int) -> Tensor:
     return values
 
 
-def _indices(name: str, values: Tensor, bound: int | None) -> Tensor:
-    """Indices as the core reads them: int64 and contiguous; an error unless they are 0 to below `bound`, on the CPU."""
-    if values.layout != torch.strided or values.dtype not in _INDEX_TYPES or values.device.type != "cpu":
-        found = f"is {values.layout} of {values.dtype} on {values.device}"
-        raise ArgumentError(found, where=name, expected="integers on the CPU")
+def checked_indices(name: str, values: Tensor, bound: int | None, device: torch.device = _CPU) -> Tensor:
+    """Indices as int64, contiguous; an error unless they are integers from 0 to below `bound`, on this device."""
+    if values.layout != torch.strided or values.dtype not in _INDEX_TYPES or values.device != device:
+        found = f"has shape {tuple(values.shape)}, {values.dtype}, {values.layout} on {values.device}"
+        raise ArgumentError(found, where=name, expected=f"a dense tensor of integers on {device}")
     if bound is not None and values.numel():
         low, high = map(int, torch.aminmax(values))
         if low < 0 or high >= bound:
@@ -374,7 +376,7 @@ def _indices(name: str, values: Tensor, bound: int | None) -> Tensor:
 
 def _offsets(name: str, values: Tensor, rows: int, count: int) -> Tensor:
     """CSR offsets (rows + 1,) as the core reads them; an error unless they ascend within 0 to `count`."""
-    offsets = _indices(name, values, None)
+    offsets = checked_indices(name, values, None)
     if offsets.shape != (rows + 1,) or int(offsets[0]) < 0 or int(offsets[-1]) > count:
         last = int(offsets.flatten()[-1]) if offsets.numel() else 0
         expected = f"{rows + 1} offsets up to {count}"
@@ -388,7 +390,7 @@ def _csr(indptr: Tensor, indices: Tensor, rows: int, bound: int) -> dict[str, Te
     """The fields of a CSR matrix of this many rows, with columns below `bound`."""
     if indices.ndim != 1:
         raise ArgumentError(f"has shape {tuple(indices.shape)}", where="indices", expected="a vector")
-    found = _indices("indices", indices, bound)
+    found = checked_indices("indices", indices, bound)
     return {"indptr": _offsets("indptr", indptr, rows, len(found)), "indices": found}
 
 
@@ -410,7 +412,7 @@ def _vectors(users: Tensor, items: Tensor) -> dict[str, Any]:
 
 def _samples(samples: tuple[Tensor, Tensor], rows: int, num_items: int) -> tuple[Tensor, Tensor]:
     """Samples (G, n) and their bounds (G + 1,) as int64; an error unless every row has one."""
-    drawn = _indices("samples", samples[0], num_items)
+    drawn = checked_indices("samples", samples[0], num_items)
     if drawn.ndim != 2:
         raise ArgumentError(f"has shape {tuple(drawn.shape)}", where="samples", expected="shape (G, n)")
     bounds = _offsets("samples", samples[1], len(drawn), rows)
@@ -728,7 +730,7 @@ def adam_rows_(
         threads,
         rows=count,
         dim=dim,
-        indices=_indices("rows", rows, len(parameter)),
+        indices=checked_indices("rows", rows, len(parameter)),
         gradient=_floats("gradient", gradient, count, dim),
         out=_output("parameter", parameter, *parameter.shape),
         mean=_output("exp_avg", exp_avg, *parameter.shape),

@@ -17,8 +17,8 @@ __all__ = ["alternating_least_squares", "conjugate_gradients", "row_blocks", "so
 # Sweeps times entries per row: rows with few entries need more sweeps, because information travels one link a sweep.
 _ENTRIES_SWEPT = 96
 _FEWEST_SWEEPS, _MOST_SWEEPS = 4, 16
-# Numbers in the vectors gathered at a time in the torch version.
-_BLOCK = 2**22
+# Numbers in the vectors gathered at a time in the torch version: a few MB.
+GATHERED = 2**22
 # A residual this small cannot be improved in float32; as in the core.
 _SMALL = 1e-20
 
@@ -152,20 +152,20 @@ def _solve_in_torch_(
     weights: Tensor | None = None,
 ) -> None:
     """The same in torch, some rows at a time."""
-    for rows, entries in row_blocks(indptr, solution.shape[1]):
+    for rows, entries in row_blocks(indptr, GATHERED // solution.shape[1]):
         ends = indptr[rows.start : rows.stop + 1] - indptr[rows.start]
         y = fixed[indices[entries]]
         alpha = y.new_full((len(y),), weight) if weights is None else weight * weights[entries].to(y.dtype)
         solution[rows] = _solved(solution[rows], ends, y, gram, alpha, steps)
 
 
-def row_blocks(indptr: Tensor, dim: int) -> Iterator[tuple[slice, slice]]:
-    """Blocks of rows of a CSR matrix and of their entries, a few MB of gathered vectors each, at least one row.
+def row_blocks(indptr: Tensor, most: int) -> Iterator[tuple[slice, slice]]:
+    """Blocks of rows of a CSR matrix and of their entries: at most `most` of either, but at least one row.
 
-    >>> list(row_blocks(torch.tensor([0, 2, 3]), dim=64))
+    >>> list(row_blocks(torch.tensor([0, 2, 3]), 64))
     [(slice(0, 2, None), slice(0, 3, None))]
     """
-    most, first = max(1, _BLOCK // dim), 0
+    first, most = 0, max(1, most)
     while first < len(indptr) - 1:
         last = int(torch.searchsorted(indptr, indptr[first] + most, right=True)) - 1
         last = min(max(last, first + 1), first + most)

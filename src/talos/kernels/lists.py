@@ -11,13 +11,14 @@ rows are all that is held. The core computes two kinds:
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from talos.data.csr import CSR
 from talos.kernels import core
+from talos.kernels.csr import CSR
 from talos.kernels.ops import sweep
 from talos.kernels.topk import largest
 from talos.kernels.vectors import pair_scores
@@ -38,6 +39,7 @@ def list_sweep(
     *,
     user_gradient: Tensor,
     item_gradient: Tensor,
+    learnt: Mapping[str, Tensor],
     ids: Tensor | None = None,
     k: int | None = None,
     bfloat16: bool = False,
@@ -52,30 +54,40 @@ def list_sweep(
         weights: (P,).
         user_gradient: (R, d), memory that the users' gradient is written to.
         item_gradient: (I, d), likewise.
+        learnt: the parameters of the loss that get gradients, by name.
         ids: (R,), the ids of the rows' users, for a loss that needs them.
         k: find the K-th best scores as well.
         bfloat16: let the sweeps of a softmax round the factors of their products.
 
     Returns:
-        The values (P,), the gradients in the parameters of the loss that are learnt, and the K-th best scores (R,).
+        The values (P,), the gradients in the learnt parameters, and the K-th best scores (R,).
 
     >>> from talos.losses import SmoothI
     >>> positives, memory = CSR.of(torch.tensor([0, 1]), torch.tensor([1])), torch.empty(1, 1)
     >>> items = torch.tensor([[1.0], [0.5], [0.0]])
     >>> list_sweep(
     ...     torch.ones(1, 1), items, positives, SmoothI(k=2, tau=0.01, delta=0.1), torch.ones(1),
-    ...     user_gradient=memory, item_gradient=torch.empty(3, 1))[0]   # the second of two places
+    ...     user_gradient=memory, item_gradient=torch.empty(3, 1), learnt={})[0]   # the second of two places
     tensor([0.5000])
     """
     kind, params = loss.list_kernel or ("", ())
     by_core = core.supports("", (), users, items)
     if by_core and kind == "weighted-softmax" and ids is not None:
         found = _weighted_softmax(
-            users, items, positives, loss, weights, ids, params, bfloat16, user_gradient, item_gradient
+            users,
+            items,
+            positives,
+            loss,
+            weights,
+            learnt,
+            ids,
+            params,
+            bfloat16,
+            user_gradient,
+            item_gradient,
         )
         if found is not None:
             return *found, None if k is None else sweep(users, items, None, None, None, phi=None, k=k).kth
-    learnt = _learnt(loss)
     values = torch.empty_like(weights)
     by_parameter = {name: torch.zeros_like(one) for name, one in learnt.items()}
     kths = []
@@ -109,16 +121,13 @@ def list_sweep(
     return values, by_parameter, None if k is None else torch.cat([users.new_empty(0), *kths])
 
 
-def _learnt(loss: ListLoss) -> dict[str, Tensor]:
-    return {name: one for name, one in loss.named_parameters() if one.requires_grad}
-
-
 def _weighted_softmax(
     users: Tensor,
     items: Tensor,
     positives: CSR,
     loss: ListLoss,
     weights: Tensor,
+    learnt: Mapping[str, Tensor],
     ids: Tensor,
     params: tuple[float, ...],
     bfloat16: bool,
@@ -159,7 +168,7 @@ def _weighted_softmax(
 
     of_rows, of_columns = gradients(both)
     by_parameter = {}
-    if learnt := _learnt(loss):
+    if learnt:
         of_norm = gradients(alone)
         of_tables = (
             torch.zeros_like(of_users).index_add_(0, ids, of_rows[:, dim:] - of_norm[0]),

@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from talos.data.csr import CSR
 from talos.kernels import core, torch_passes
 from talos.kernels.core import Swept
+from talos.kernels.csr import CSR
 from talos.kernels.vectors import Samples
 from talos.losses import PairPhi, Phi
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from talos.data.csr import CSR
 from talos.kernels.core import Swept
+from talos.kernels.csr import CSR
 from talos.kernels.topk import largest
 from talos.kernels.vectors import Samples
 from talos.losses import PairPhi, Phi
@@ -89,8 +89,7 @@ def _chunks(
     rows: int, items: int, samples: Samples | None, size: int | None
 ) -> Iterator[tuple[slice, Tensor | None]]:
     """Rows whose scores are held together, and their sample; None for all items."""
-    whole, every = [slice(0, rows)], [None]
-    slices, drawn = (whole, every) if samples is None else (samples.slices(), samples.items)
+    slices, drawn = ([slice(0, rows)], [None]) if samples is None else (samples.slices(), samples.items)
     for all_rows, sample in zip(slices, drawn, strict=True):
         first, last = all_rows.start, all_rows.stop
         count = last - first

@@ -9,11 +9,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from talos.data.csr import CSR, meetings
 from talos.errors import ArgumentError
 from talos.kernels import core
+from talos.kernels.csr import CSR, meetings
 
-__all__ = ["ItemVectors", "Samples", "distinct_rows", "drawn_positives", "pair_scores", "sample_scores"]
+__all__ = [
+    "ItemVectors",
+    "Samples",
+    "distinct_rows",
+    "drawn_positives",
+    "in_core",
+    "pair_scores",
+    "sample_scores",
+]
 
 # Marks in a table that stays in cache, a power of 2.
 _MARKS = 1 << 16
@@ -56,7 +64,7 @@ class ItemVectors:
     ) -> None:
         self.given, self.lengths = rows.detach(), None
         self.scored = self.given.to(torch.promote_types(rows.dtype, torch.float32)).contiguous()
-        if normalize and _in_core(self.scored):
+        if normalize and in_core(self.scored):
             self.scored, self.lengths = core.unit_rows(self.scored, out=self.scored if in_place else memory)
         elif normalize:
             self.lengths = self.scored.norm(dim=-1)
@@ -74,7 +82,7 @@ class ItemVectors:
 
         First adds ∂L/∂s of the positives, `slopes` (P,), to both gradients in place.
         """
-        if slopes is not None and _in_core(self.scored, users, item_gradient):
+        if slopes is not None and in_core(self.scored, users, item_gradient):
             tables = user_gradient, item_gradient, users, self.scored
             core.add_positives_(*tables, positives.start, positives.items, slopes, lengths=self.lengths)
             return item_gradient
@@ -99,7 +107,7 @@ def pair_scores(users: Tensor, items: Tensor, pairs: CSR) -> Tensor:
     >>> pair_scores(torch.eye(2), torch.eye(2), CSR.of(torch.tensor([0, 1, 2]), torch.tensor([0, 0])))
     tensor([1., 0.])
     """
-    if _in_core(users, items):
+    if in_core(users, items):
         return core.pair_scores(users, items, pairs.start, pairs.items)
     return (users[pairs.rows] * items[pairs.items]).sum(dim=-1)
 
@@ -153,7 +161,8 @@ def distinct_rows(rows: Tensor, bound: int) -> tuple[Tensor, Tensor]:
     return distinct.to(rows.dtype), torch.empty_like(rows).scatter_(0, order, index)
 
 
-def _in_core(*tensors: Tensor) -> bool:
+def in_core(*tensors: Tensor) -> bool:
+    """Whether the core is available and can read and write these tensors where they are."""
     for one in tensors:
         plain = one.device.type == "cpu" and one.is_contiguous()
         if not plain or one.dtype not in (torch.float32, torch.int64):

@@ -114,8 +114,12 @@ class AdvInfoNCE(ListLoss):
             expected=f"scores of {num_items} items, num_items of the loss",
         )
         last = int(users.max()) if len(users) else -1
-        expected = f"below {num_users}, num_users of the loss"
-        require(last < num_users, f"has {last}", where="users", expected=expected)
+        require(
+            last < num_users,
+            f"has {last}",
+            where="users",
+            expected=f"below {num_users}, num_users of the loss",
+        )
         own = torch.zeros_like(scores, dtype=torch.bool)
         own[rows, columns] = True
         hardness = (F.embedding(users, self.user_table) @ self.item_table.T).to(scores.dtype)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from talos.checks import check_result, describe, number_from, positive_number
+from talos.checks import check_result, describe, number_from, positive_number, require
 from talos.errors import ArgumentError, ConfigError
 from talos.losses import functional
 from talos.losses.phi import PairPhi, Phi
@@ -214,8 +214,13 @@ class Loss(nn.Module):
                 where=where,
                 expected=f"one value per positive, shape {tuple(pos.shape)}",
             )
-        if torch.is_grad_enabled() and pos.requires_grad and not values.requires_grad:
-            raise ConfigError("has no gradient", where=where, expected="a function of the scores")
+        require(
+            values.requires_grad or not (pos.requires_grad and torch.is_grad_enabled()),
+            "has no gradient",
+            where=where,
+            expected="a function of the scores",
+            error=ConfigError,
+        )
 
     @abstractmethod
     def compute(self, batch: Batch) -> Tensor:

@@ -96,16 +96,23 @@ class Talos(UserSeparableLoss):
         self.temperature = one_of("temperature", temperature, ["outer", "inner"])
         self.quantile, self.denominator = quantile, denominator
         self.k = None if k is None else positive_integer("k", k)
-        known = denominator or k is not None
-        require(known, "is missing", where="k", expected="the list length K, without a denominator")
-        single = eta is None or tau is None
-        require(single, "given together with tau", where="eta", expected="one of the two")
+        require(
+            denominator or k is not None,
+            "is missing",
+            where="k",
+            expected="the list length K, without a denominator",
+        )
+        require(eta is None or tau is None, "given together with tau", where="eta", expected="one of the two")
         tau = tau if eta is None else DRORadius(eta=eta)
         chosen = (("tau", tau_for(num_items)),) if tau is None or tau == "auto" else ()
         self.adaptive = tau if isinstance(tau, AdaptiveTau) else None
         self.schedule = tau if callable(tau) and not isinstance(tau, AdaptiveTau) else None
-        fits = self.adaptive is None or temperature == "outer"
-        require(fits, "got 'inner'", where="temperature", expected="'outer' with an adaptive tau")
+        require(
+            self.adaptive is None or temperature == "outer",
+            "got 'inner'",
+            where="temperature",
+            expected="'outer' with an adaptive tau",
+        )
         self.tau = math.nan
         if not (self.adaptive or self.schedule):
             self.tau = positive_number("tau", chosen[0][1] if chosen else tau)

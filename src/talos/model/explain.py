@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from talos.baselines import ItemWeights
-from talos.data.csr import CSR
 from talos.data.vocabulary import Ids
+from talos.kernels.csr import CSR
 from talos.losses import Loss
 from talos.model.fold_in import gradients_of_positives, sample_of_items
 from talos.model.model import Model

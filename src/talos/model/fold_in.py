@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from talos.checks import require
-from talos.data.csr import CSR, meetings
 from talos.kernels import kth_scores
 from talos.kernels.batch import batch_loss, positive_terms
+from talos.kernels.csr import CSR, meetings
 from talos.kernels.vectors import ItemVectors
 from talos.losses import Loss, UserSeparableLoss
 

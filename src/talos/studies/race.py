@@ -396,13 +396,12 @@ class _Race:
             winner = next(
                 label for label in named if scores.get(label, -math.inf) * CLEARLY >= scores[winner]
             )
-        self.changes |= named[winner]
-        if leader is not None:
             before, after = leader.config, last[winner].config
             if not _same_start(before, after):  # it began from starting vectors of its own
                 self.path = []
             elif before.loss != after.loss:
                 self.path.append({"until": leader.position.epoch, "loss": before.loss.model_dump()})
+        self.changes |= named[winner]
         return last[winner], scores[winner], gains[winner]
 
     def _nearest_first(self, stage: Sequence[Changes]) -> list[Changes]:

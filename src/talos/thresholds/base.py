@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from talos.checks import check_finite, describe, positive_integer
+from talos.checks import check_finite, describe, positive_integer, require
 from talos.errors import ArgumentError
 
 __all__ = ["PerUser", "Sample", "Threshold", "mean_by_user"]
@@ -79,17 +79,31 @@ class Threshold(nn.Module):
         Traceback (most recent call last):
         talos.errors.ArgumentError: negatives: has shape (3, 4), dtype torch.float32; expected shape (2, N)
         """
-        if users.ndim != 1 or users.is_floating_point():
-            raise ArgumentError(describe(users), where="users", expected="indices of shape (B,)")
+        require(
+            users.ndim == 1 and not users.is_floating_point(),
+            describe(users),
+            where="users",
+            expected="indices of shape (B,)",
+        )
         wanted = users.shape if owner is None else owner.shape
-        if positives.ndim != 1 or positives.shape != wanted:
-            raise ArgumentError(describe(positives), where="positives", expected=f"shape {tuple(wanted)}")
-        if negatives.ndim != 2 or negatives.shape[0] != len(users):
-            raise ArgumentError(describe(negatives), where="negatives", expected=f"shape ({len(users)}, N)")
-        if mask is not None and (mask.shape != negatives.shape or mask.dtype != torch.bool):
-            raise ArgumentError(
-                describe(mask), where="mask", expected=f"booleans of shape {tuple(negatives.shape)}"
-            )
+        require(
+            positives.ndim == 1 and positives.shape == wanted,
+            describe(positives),
+            where="positives",
+            expected=f"shape {tuple(wanted)}",
+        )
+        require(
+            negatives.ndim == 2 and len(negatives) == len(users),
+            describe(negatives),
+            where="negatives",
+            expected=f"shape ({len(users)}, N)",
+        )
+        require(
+            mask is None or (mask.shape == negatives.shape and mask.dtype == torch.bool),
+            describe(mask),
+            where="mask",
+            expected=f"booleans of shape {tuple(negatives.shape)}",
+        )
         self.update_sample(Sample(users, positives, negatives, mask, owner))
 
     @abstractmethod
@@ -123,8 +137,9 @@ class Threshold(nn.Module):
                 raise ArgumentError("is missing", where="users", expected="the users to compare on")
             users = torch.arange(len(exact), device=exact.device)
         truth = exact.value(users) if isinstance(exact, Threshold) else exact
-        if truth.shape != users.shape:
-            raise ArgumentError(describe(truth), where="exact", expected=f"shape {tuple(users.shape)}")
+        require(
+            truth.shape == users.shape, describe(truth), where="exact", expected=f"shape {tuple(users.shape)}"
+        )
         return (self.value(users) - truth).abs().mean().item()
 
 
@@ -140,8 +155,12 @@ class PerUser(Threshold):
         self.num_items = None if num_items is None else positive_integer("num_items", num_items)
         self.k = positive_integer("k", k)
         self.unseen = float(unseen)
-        if num_items is not None and k > num_items:
-            raise ArgumentError(f"got {k}", where="k", expected=f"1 to {num_items}, the number of items")
+        require(
+            num_items is None or k <= num_items,
+            f"got {k}",
+            where="k",
+            expected=f"1 to {num_items}, the number of items",
+        )
         self.register_buffer("table", torch.full((num_users,), self.unseen))
 
     def value(self, users: Tensor) -> Tensor:
@@ -155,24 +174,28 @@ class PerUser(Threshold):
     @torch.no_grad()
     def set(self, users: Tensor, values: Tensor) -> None:
         """Store values that were computed elsewhere, for distinct users."""
-        if values.shape != users.shape:
-            raise ArgumentError(describe(values), where="values", expected=f"shape {tuple(users.shape)}")
+        require(
+            values.shape == users.shape,
+            describe(values),
+            where="values",
+            expected=f"shape {tuple(users.shape)}",
+        )
         check_finite("values", values)
         self.table[users] = values.to(self.table.dtype)
 
     def _check_rows(self, users: Tensor, scores: Tensor) -> None:
-        if scores.ndim != 2 or scores.shape[0] != users.shape[0] or scores.shape[1] < self.k:
-            raise ArgumentError(
-                describe(scores),
-                where="scores",
-                expected=f"shape ({users.shape[0]}, |I|) with at least k={self.k} items",
-            )
-        if self.num_items is not None and scores.shape[1] != self.num_items:
-            raise ArgumentError(
-                describe(scores),
-                where="scores",
-                expected=f"shape ({users.shape[0]}, {self.num_items}), all items",
-            )
+        require(
+            scores.ndim == 2 and len(scores) == len(users) and scores.shape[1] >= self.k,
+            describe(scores),
+            where="scores",
+            expected=f"shape ({users.shape[0]}, |I|) with at least k={self.k} items",
+        )
+        require(
+            self.num_items is None or scores.shape[1] == self.num_items,
+            describe(scores),
+            where="scores",
+            expected=f"shape ({users.shape[0]}, {self.num_items}), all items",
+        )
 
 
 def mean_by_user(users: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,8 +20,7 @@ class _KthScore(PerUser):
         """Store the K-th largest of each row."""
         self._check_rows(users, scores)
         check_finite("scores", scores)
-        if users.numel():
-            self.set(users, torch.topk(scores, self.k, dim=-1, sorted=False).values.amin(dim=-1))
+        self.set(users, torch.topk(scores, self.k, dim=-1, sorted=False).values.amin(dim=-1))
 
 
 class ExactQuantile(_KthScore):

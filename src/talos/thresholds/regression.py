@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from talos.checks import check_finite, describe, positive_number
-from talos.errors import ArgumentError
+from talos.checks import check_finite, describe, positive_number, require
 from talos.thresholds.base import PerUser, Sample, mean_by_user
 
 __all__ = ["QuantileRegression", "SampledQuantile", "count_above", "pinball"]
@@ -50,10 +49,12 @@ class SampledQuantile(PerUser):
     ) -> None:
         super().__init__(num_users, k=k, num_items=num_items)
         self.lr = positive_number("lr", lr)
-        if num_positives is not None and num_positives.shape != (num_users,):
-            raise ArgumentError(
-                describe(num_positives), where="num_positives", expected=f"shape ({num_users},)"
-            )
+        require(
+            num_positives is None or num_positives.shape == (num_users,),
+            describe(num_positives),
+            where="num_positives",
+            expected=f"shape ({num_users},)",
+        )
         self.register_buffer("num_positives", num_positives, persistent=False)
 
     def update_sample(self, sample: Sample) -> None:
@@ -151,8 +152,12 @@ class QuantileRegression(SampledQuantile):
         self.betas = betas
         given: Any = betas
         plain = isinstance(given, Sequence) and len(given) == 2
-        if not plain or not all(type(one) in (int, float) and 0 <= one < 1 for one in given):
-            raise ArgumentError(f"got {betas!r}", where="betas", expected="two numbers from 0 to below 1")
+        require(
+            plain and all(type(one) in (int, float) and 0 <= one < 1 for one in given),
+            f"got {betas!r}",
+            where="betas",
+            expected="two numbers from 0 to below 1",
+        )
         self.register_buffer("mean", torch.zeros(num_users))
         self.register_buffer("square", torch.zeros(num_users))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))

@@ -64,18 +64,16 @@ class RunningQuantile(SampledQuantile):
 
     def move(self, sample: Sample, above: Tensor, sampled: Tensor, weight: Tensor) -> None:
         """Set β of users seen for the first time, move that of the others."""
-        users = sample.users
-        moved = self.table[users] + self._steps(users, above, weight)
-        new = self.visits[users] == 0
-        if bool(new.any()):
-            moved = torch.where(new, self._start(sample, weight), moved)
+        users, visits = sample.users, self.visits[sample.users]
+        rate = self.lr / visits.clamp(min=1).to(above.dtype).sqrt()
+        further = ((above - self.k) / weight.clamp(min=self.k)).clamp(-_FURTHEST, _FURTHEST)
+        moved = self.table[users] + rate * further
+        if bool((visits == 0).any()):
+            moved = torch.where(visits == 0, self._start(sample, weight), moved)
         told = sampled > 0  # a row with every negative masked tells nothing about the other items
-        self._store(users[told], moved[told])
-
-    def _steps(self, users: Tensor, above: Tensor, weight: Tensor) -> Tensor:
-        """How far each row moves its user's β."""
-        rate = self.lr / self.visits[users].clamp(min=1).to(above.dtype).sqrt()
-        return rate * ((above - self.k) / weight.clamp(min=self.k)).clamp(-_FURTHEST, _FURTHEST)
+        distinct, beta = mean_by_user(users[told], moved[told])
+        self.table[distinct] = beta.to(self.table.dtype)
+        self.visits[distinct] += 1
 
     def _start(self, sample: Sample, weight: Tensor) -> Tensor:
         """The K-th best score (B,) that each row by itself suggests."""
@@ -95,8 +93,3 @@ class RunningQuantile(SampledQuantile):
             own = padded(sample.positives, sample.owner, len(beta), lowest, at_least=self.k)
             beta = torch.maximum(beta, torch.topk(own, self.k, dim=-1, sorted=False).values.amin(dim=-1))
         return beta.to(self.table.dtype)
-
-    def _store(self, users: Tensor, beta: Tensor) -> None:
-        distinct, beta = mean_by_user(users, beta)
-        self.table[distinct] = beta.to(self.table.dtype)
-        self.visits[distinct] += 1

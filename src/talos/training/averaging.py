@@ -55,19 +55,14 @@ class AveragedWeights:
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Exchange the backbone's parameters for their average while the context lasts."""
-        self._exchange()
+        self.exchange()
         try:
             yield
         finally:
-            self._exchange()
+            self.exchange()
 
-    def apply(self) -> None:
-        """Give the backbone the average for good."""
-        self._exchange()
-        self.average = None
-
-    def _exchange(self) -> None:
-        """Swap memory, so that nothing of a table's size is allocated and optimizers keep their parameters."""
+    def exchange(self) -> None:
+        """Exchange the two: memory is swapped, so nothing is allocated, and optimizers keep their parameters."""
         if self.average is not None and self.average.n_averaged > 0:
             for parameter, average in zip(self.current, self.average.parameters(), strict=True):
                 parameter.data, average.data = average.data, parameter.data

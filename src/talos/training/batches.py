@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from talos.data.csr import CSR, Batch, TrainIndex
 from talos.data.interactions import Interactions
 from talos.distributed import SINGLE_PROCESS, Group
 from talos.errors import DataError
+from talos.kernels.csr import CSR, Batch, TrainIndex
 
 __all__ = ["Batches", "EpochOrder", "PositionRows", "PositiveRows", "Rows", "UserRows", "generator_for"]
 

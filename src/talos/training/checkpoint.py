@@ -27,6 +27,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from talos.checks import require
 from talos.config import RunConfig
 from talos.distributed import SINGLE_PROCESS, Group, all_or_none
 from talos.errors import ConfigError, DataError
@@ -111,7 +112,8 @@ class Checkpoints:
         names, used = checkpoint_names(self.folder), set()
         for name in names[-self.keep :]:
             with suppress(DataError):  # damaged
-                used.add(_best(_facts(self.folder / name)["position"]["best_epoch"]))
+                kept = read_sealed(self.folder / name / "state.json", hint=_HINT, format=FORMAT)
+                used.add(_best(kept["position"]["best_epoch"]))
         unused = [path.name for path in self.folder.glob("best-*") if path.name not in used]
         for name in (*names[: -self.keep], *unused):
             shutil.rmtree(self.folder / name, ignore_errors=True)
@@ -210,10 +212,6 @@ def checkpoint_names(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.glob("-".join(2 * [8 * "[0-9]"])))
 
 
-def _facts(folder: Path) -> dict[str, Any]:
-    return read_sealed(folder / "state.json", hint=_HINT, format=FORMAT)
-
-
 def _verified(folder: Path) -> dict[str, Any]:
     """The content of `state.json` of a folder whose files are as they were written."""
     return read_record(folder / "state.json", hint=_HINT, format=FORMAT)
@@ -258,17 +256,21 @@ def load_best_weights(objective: Objective, weights: Mapping[str, Tensor]) -> No
 
 def check_same_run(facts: Mapping[str, Any], config: RunConfig, data: Mapping[str, Any]) -> None:
     """Raise an error if a checkpoint was written with other data or another config."""
-    if facts["data"] != data:
-        raise DataError(
-            "the data differ from those of the checkpoint", where="resume", expected="the data it began with"
-        )
+    require(
+        facts["data"] == data,
+        "the data differ from those of the checkpoint",
+        where="resume",
+        expected="the data it began with",
+        error=DataError,
+    )
     # a run may resume with its rows divided in another way, and on another processor
     free = {name: getattr(config.training, name) for name in ("parallel", "arithmetic")}
     theirs = facts["config"] | {"training": facts["config"]["training"] | free}
     different = [name for name, value in config.as_dict().items() if theirs.get(name) != value]
-    if different:
-        raise ConfigError(
-            f"{', '.join(different)} differ from those of the checkpoint",
-            where="resume",
-            expected="the settings it began with",
-        )
+    require(
+        not different,
+        f"{', '.join(different)} differ from those of the checkpoint",
+        where="resume",
+        expected="the settings it began with",
+        error=ConfigError,
+    )

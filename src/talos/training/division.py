@@ -17,13 +17,14 @@ from torch import Tensor
 
 from talos import registry
 from talos.backbones import Backbone
+from talos.checks import require
 from talos.config import EventsConfig, RunConfig
-from talos.data.csr import Batch, TrainIndex
 from talos.data.event_weights import event_weights
 from talos.data.interactions import Interactions
 from talos.data.shards import ShardColumns, Share
 from talos.distributed import SINGLE_PROCESS, Group
 from talos.errors import ConfigError
+from talos.kernels.csr import Batch, TrainIndex
 from talos.training.plan import loss_for
 
 __all__ = ["Division", "GradientSync", "division_for", "user_masses"]
@@ -51,16 +52,6 @@ class Division:
     group: Group = SINGLE_PROCESS
     by_items: bool = False
     line: str = ""
-
-    @property
-    def items_group(self) -> Group:
-        """The processes that have the other items."""
-        return self.group if self.by_items else SINGLE_PROCESS
-
-    @property
-    def batch_group(self) -> Group:
-        """The processes that have the other rows of a batch."""
-        return SINGLE_PROCESS if self.by_items else self.group
 
     def batch_users(
         self, backbone: Backbone, batch: Batch, items: Tensor, generator: torch.Generator
@@ -141,17 +132,23 @@ def division_for(config: RunConfig, train: Interactions | Share, group: Group) -
     size, wanted, obstacle = group.size, config.training.parallel, _obstacle(config, train)
     if wanted == "auto" and isinstance(train, Share) and train.columns is None:
         obstacle = "the interactions of other processes' users with this one's items cannot be read"
-    if wanted == "items" and obstacle:
-        raise ConfigError("'items'", where="parallel", expected=f"'users' or 'auto': {obstacle}")
+    require(
+        wanted != "items" or not obstacle,
+        "'items'",
+        where="parallel",
+        expected=f"'users' or 'auto': {obstacle}",
+        error=ConfigError,
+    )
     users, items = group.share(train.num_users), range(train.num_items)
     if size == 1:
         return Division(users, items)
-    if config.events != EventsConfig():
-        raise ConfigError(
-            f"{config.events.weights}, {config.events.half_life}",
-            where="events",
-            expected="the defaults in several processes",
-        )
+    require(
+        config.events == EventsConfig(),
+        f"{config.events.weights}, {config.events.half_life}",
+        where="events",
+        expected="the defaults in several processes",
+        error=ConfigError,
+    )
     why = ""
     if wanted == "auto" and not obstacle:
         dim = int(config.backbone.options.get("dim", 64))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from talos.backbones.tables import gaussian
 from talos.distributed import Group
-from talos.kernels.least_squares import conjugate_gradients, row_blocks, solve_rows_, sweeps_for
+from talos.kernels.least_squares import GATHERED, conjugate_gradients, row_blocks, solve_rows_, sweeps_for
 
 __all__ = ["sharded_least_squares"]
 
@@ -80,7 +80,7 @@ class _Links:
     def scores(self, users: Tensor, items: Tensor) -> Tensor:
         """⟨y_u, x_i⟩ of each interaction, (P,)."""
         found, lengths = torch.empty(len(self.indices)), self.indptr.diff()
-        for rows, entries in row_blocks(self.indptr, users.shape[1]):
+        for rows, entries in row_blocks(self.indptr, GATHERED // users.shape[1]):
             y = users[rows].repeat_interleave(lengths[rows], dim=0)
             found[entries] = y.mul_(items[self.indices[entries]]).sum(1)
         return found

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from talos.backbones import Backbone
 from talos.backbones.tables import look_up, memory_for_gradient
-from talos.data.csr import CSR, Batch, TrainIndex
+from talos.distributed import SINGLE_PROCESS
 from talos.kernels import kth_scores
 from talos.kernels.batch import batch_loss, in_autograd
+from talos.kernels.csr import CSR, Batch, TrainIndex
 from talos.kernels.sampled import sampled_scores
 from talos.kernels.vectors import (
     ItemVectors,
@@ -69,7 +70,7 @@ class Objective(nn.Module):
         self.division = division or Division(range(index.num_users), range(index.num_items))
         # with items divided, a process has the thresholds of its users and every row of a batch
         self.first_user = self.division.users.start if self.division.by_items else 0
-        self.items_group = self.division.items_group
+        self.items_group = self.division.group if self.division.by_items else SINGLE_PROCESS
         self.cosine = loss.needs.scores == "cosine"
         self._unit_items: Tensor | None = None
 
@@ -238,25 +239,18 @@ class Objective(nn.Module):
         self, threshold: Threshold, batch: Batch, users: Tensor, pos: Tensor, neg: Tensor, items: Tensor
     ) -> None:
         """Update thresholds from the scores of single positives with negatives of their own."""
-        if not threshold.needs_full_row and not threshold.pools_positives:
-            threshold.update(batch.users, pos, neg)
-            return
-        # a user's rows are consecutive, because the rows of a batch ascend; the first one stands for all of them
-        distinct, row_of, times = torch.unique_consecutive(
-            batch.users, return_inverse=True, return_counts=True
-        )
-        vectors = users[times.cumsum(0) - times]
         if threshold.needs_full_row:
-            self._update_from_all_items(threshold, distinct, vectors, self._scored(items))
-            return
-        positives, _ = self.index.csr_of(distinct)
-        table, (needed,) = self._needed(items, positives.items)
-        scores = pair_scores(vectors, table.contiguous(), positives._replace(items=needed))
-        count = positives.counts[row_of]
-        rows = torch.arange(len(row_of), device=row_of.device).repeat_interleave(count)
-        within = torch.arange(len(rows), device=rows.device) - (count.cumsum(0) - count)[rows]
-        pooled = scores[positives.start[row_of[rows]] + within]
-        threshold.update(batch.users, pooled, neg, owner=rows)
+            # a user's rows are consecutive, because the rows of a batch ascend; the first one stands for all of them
+            distinct, times = torch.unique_consecutive(batch.users, return_counts=True)
+            first = times.cumsum(0) - times
+            self._update_from_all_items(threshold, distinct, users[first], self._scored(items))
+        elif threshold.pools_positives:
+            positives, _ = self.index.csr_of(batch.users)
+            table, (needed,) = self._needed(items, positives.items)
+            scores = pair_scores(users, table.contiguous(), positives._replace(items=needed))
+            threshold.update(batch.users, scores, neg, owner=positives.rows)
+        else:
+            threshold.update(batch.users, pos, neg)
 
     def _needed(self, items: Tensor, *needed: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Scored vectors of at least the needed items, and the rows of the needed ones among them.

@@ -11,8 +11,8 @@ from torch.optim import Adam
 from torch.optim.lr_scheduler import LambdaLR
 
 from talos.config import OptimizerConfig
-from talos.kernels import core
 from talos.kernels.core import adam_rows_
+from talos.kernels.vectors import in_core
 from talos.losses import Loss
 from talos.training.checkpoint import flatten, unflatten
 
@@ -121,7 +121,7 @@ def row_adam_(
     ([0.5, 1.0], [0.3000..., 0.0])
     """
     tables = (parameter, exp_avg, exp_avg_sq)
-    if _core_takes(gradient, *tables):
+    if parameter.ndim == 2 and in_core(gradient, *tables):
         adam_rows_(
             parameter,
             rows,
@@ -185,17 +185,6 @@ def visited_row_adam_(
     p -= m * (lr / ((1 - betas[0] ** t) * size)).unsqueeze(1)
     for table, changed in zip((parameter, exp_avg, exp_avg_sq, visits), (p, m, v, t), strict=True):
         table.index_copy_(0, rows, changed)
-
-
-def _core_takes(*tables: Tensor) -> bool:
-    """Whether the compiled core can update these tables in place."""
-    return core.available() and all(
-        table.ndim == 2
-        and table.dtype == torch.float32
-        and table.device.type == "cpu"
-        and table.is_contiguous()
-        for table in tables
-    )
 
 
 class Optimizers:
@@ -264,11 +253,6 @@ class Optimizers:
             for number, one in enumerate(self.adversaries)
             if one.due(epochs_done=epochs_done + 1, times_done=epochs_done // (one.every_epochs or 1))
         ]
-
-    def clamp_joint_(self) -> None:
-        """Clamp the parameters of joint adversaries to their intervals."""
-        for adversary in self.joint:
-            adversary.clamp_(self.loss)
 
     def state(self) -> dict[str, Tensor]:
         """Moments and step counts, by names that begin with `optimizer.`, for a checkpoint."""

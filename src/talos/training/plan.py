@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 
 from talos import registry
+from talos.checks import require
 from talos.config import NamedConfig, RunConfig
 from talos.data.interactions import Interactions
 from talos.data.shards import Share
@@ -102,13 +103,15 @@ def make_plan(
         notes.extend([note] if note else [])
         return value
 
-    if config.k > train.num_items:
-        raise ConfigError(
-            f"{config.k}", where="k", expected=f"at most {train.num_items:,}, the number of items"
-        )
+    require(
+        config.k <= train.num_items,
+        f"{config.k}",
+        where="k",
+        expected=f"at most {train.num_items:,}, the number of items",
+        error=ConfigError,
+    )
     active = train.active_users
-    if active == 0:
-        raise ConfigError("no interactions", where="train", expected="at least one")
+    require(active > 0, "no interactions", where="train", expected="at least one", error=ConfigError)
 
     scores = active * train.num_items
     compiled = config.device == "cpu" and core.available()
@@ -126,39 +129,43 @@ def make_plan(
     source = choose("negatives", source, f"negatives = {source!r}: {why}")
     sampled = registry.make_negatives(source)
     source, per = str(sampled), sampled.per
-    if per != "positive" and not (needs.user_separable or needs.pairwise or (needs.lists and per == "all")):
-        raise ConfigError(
-            f"{source!r} with the loss {name!r}",
-            where="negatives",
-            expected="'all' or a number of negatives per positive, because this loss is one of whole lists"
-            if needs.lists
-            else "a number of negatives per positive, because this loss pairs each positive with its own",
-        )
-    if needs.negatives == "one" and per != "all" and getattr(sampled, "n", None) != 1:
-        raise ConfigError(
-            f"{source!r} with the loss {name!r}",
-            where="negatives",
-            expected="'1' or 'all'" if needs.pairwise else "'1'",
-        )
+    require(
+        per == "positive" or needs.user_separable or needs.pairwise or (needs.lists and per == "all"),
+        f"{source!r} with the loss {name!r}",
+        where="negatives",
+        expected="'all' or a number of negatives per positive, because this loss is one of whole lists"
+        if needs.lists
+        else "a number of negatives per positive, because this loss pairs each positive with its own",
+        error=ConfigError,
+    )
+    require(
+        needs.negatives != "one" or per == "all" or getattr(sampled, "n", None) == 1,
+        f"{source!r} with the loss {name!r}",
+        where="negatives",
+        expected="'1' or 'all'" if needs.pairwise else "'1'",
+        error=ConfigError,
+    )
     power = getattr(loss, "positive_power", 0.0)
-    if power > 0 and per == "positive":
-        raise ConfigError(
-            f"{power:g} with {source!r} negatives per positive",
-            where="loss.positive_power",
-            expected="0, or negatives = 'all' or 'shared:N': it needs all positives of a user at once",
-        )
+    require(
+        power <= 0 or per != "positive",
+        f"{power:g} with {source!r} negatives per positive",
+        where="loss.positive_power",
+        expected="0, or negatives = 'all' or 'shared:N': it needs all positives of a user at once",
+        error=ConfigError,
+    )
 
     default = needs.default_threshold
     estimator = "none" if default is None else "exact" if per == "all" else default
     if estimator == "regression" and per == "batch":
         estimator = "running"  # for users who are seen once an epoch, not once for every positive
     threshold = choose("threshold.name", estimator, f"threshold = {estimator!r}" if default else "")
-    if config.threshold.name != "auto" and needs.threshold == (threshold == "none"):
-        raise ConfigError(
-            f"{threshold!r}",
-            where="threshold",
-            expected=f"'auto': the loss {name!r} {'needs a' if needs.threshold else 'uses no'} threshold",
-        )
+    require(
+        config.threshold.name == "auto" or needs.threshold == (threshold != "none"),
+        f"{threshold!r}",
+        where="threshold",
+        expected=f"'auto': the loss {name!r} {'needs a' if needs.threshold else 'uses no'} threshold",
+        error=ConfigError,
+    )
 
     for option, value in needs.chosen:
         changes[f"loss.{option}"] = "auto" if option in raced else value
@@ -179,12 +186,13 @@ def make_plan(
     of_users = registry.resolve("backbone", config.backbone.name).rows == "users"
     # a user's first interaction has no history
     total = len(train) - active if not of_users else len(train) if kind == "positives" else active
-    if total == 0:
-        raise ConfigError(
-            f"no user with two interactions for the backbone {config.backbone.name!r}",
-            where="train",
-            expected="histories",
-        )
+    require(
+        total > 0,
+        f"no user with two interactions for the backbone {config.backbone.name!r}",
+        where="train",
+        expected="histories",
+        error=ConfigError,
+    )
     # about thirty steps an epoch, so that small data are not trained by a handful of steps
     size = 1024 if kind == "positives" else min(512, max(32, total // 30))
     size = choose("training.batch_size", size, f"batches of {size:,} {kind if of_users else 'positions'}")
@@ -231,10 +239,11 @@ def check_memory(plan: Plan) -> None:
     if plan.config.device != "cpu" or not hasattr(os, "sysconf"):
         return
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if plan.memory > there:
-        raise ConfigError(
-            f"training would take {plan.memory / 1e9:,.1f} GB",
-            where="backbone.dim",
-            expected=f"at most {there / 1e9:,.1f} GB, the memory of this machine",
-            hint="a smaller dim takes less",
-        )
+    require(
+        plan.memory <= there,
+        f"training would take {plan.memory / 1e9:,.1f} GB",
+        where="backbone.dim",
+        expected=f"at most {there / 1e9:,.1f} GB, the memory of this machine",
+        hint="a smaller dim takes less",
+        error=ConfigError,
+    )

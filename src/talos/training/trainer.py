@@ -18,7 +18,6 @@ from talos import registry
 from talos.backbones import Backbone
 from talos.backbones.tables import keep_gradients_
 from talos.config import NamedConfig, RunConfig
-from talos.data.csr import Batch, TrainIndex
 from talos.data.interactions import Interactions
 from talos.data.shards import Share
 from talos.distributed import SINGLE_PROCESS, Group
@@ -27,6 +26,7 @@ from talos.evaluation.evaluate import evaluate
 from talos.evaluation.popularity import PriorScores, best_prior, longest_of
 from talos.evaluation.ranking import DotScores
 from talos.kernels import kth_scores, user_exponent
+from talos.kernels.csr import Batch, TrainIndex
 from talos.training.averaging import AveragedWeights
 from talos.training.batches import Batches, PositionRows, PositiveRows, Rows, UserRows, generator_for
 from talos.training.callbacks import Callback, InterruptedRunError, stop_signals
@@ -122,7 +122,9 @@ class Trainer:
             index, backbone, "random" if resumes else config.training.init
         ).to(self.device)
         self.batches = Batches(
-            self._make_rows(index, only_users), int(config.training.batch_size), self.division.batch_group
+            self._make_rows(index, only_users),
+            int(config.training.batch_size),
+            SINGLE_PROCESS if self.division.by_items else self.division.group,
         )
         self.earlier = [
             (int(one["until"]), loss_for(NamedConfig(**one["loss"]), config.k, train, self.generator))
@@ -257,9 +259,7 @@ class Trainer:
             if (best := self.best_weights()) is not None:
                 made.keep_best(best)
         else:  # which weights are best under another loss is not known yet
-            fresh = Position()
-            names = ("highest", "peak", "peak_epoch", "best", "best_epoch", "best_metrics")
-            made.position = replace(made.position, **{name: getattr(fresh, name) for name in names})
+            made.position = Position(epoch=self.position.epoch, last_metrics=self.position.last_metrics)
         return made
 
     # ---------------------------------------------------------------- the loop
@@ -324,7 +324,8 @@ class Trainer:
             self.resumed_generator = None
         optimizers = self.optimizers.start_pass(adversary)
         while at.step < len(self.batches):
-            self.optimizers.clamp_joint_()
+            for joint in self.optimizers.joint:
+                joint.clamp_(self.loss)
             batch = self.batches.batch(order, at.step)
             value = self._step_gradients(batch, generator, frozen=adversary is not None)
             for optimizer in optimizers:
@@ -502,10 +503,10 @@ class Trainer:
         """Load the weights that were best on validation; without validation take the average of the last epochs."""
         best = self.best_weights()
         if best is None:
-            self.average.apply()
+            self.average.exchange()
         else:
             load_best_weights(self.objective, best)
-            self.average = AveragedWeights(self.objective.backbone, newest=1.0)
+        self.average = AveragedWeights(self.objective.backbone, newest=1.0)
         threshold = self.objective.threshold
         if threshold is not None and threshold.exact:  # steps over all items find theirs anew
             threshold.set(*self._exact_thresholds())

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from talos.backbones import Backbone
-from talos.data.csr import TrainIndex
 from talos.distributed import SINGLE_PROCESS, Group
 from talos.errors import ConfigError
 from talos.kernels import alternating_least_squares
+from talos.kernels.csr import TrainIndex
 from talos.training.least_squares import sharded_least_squares
 
 __all__ = ["singular_vectors", "start_from"]

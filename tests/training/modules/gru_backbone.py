@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from talos.backbones import Backbone
-from talos.data.csr import Batch
+from talos.kernels.csr import Batch
 
 
 class GRU(Backbone):

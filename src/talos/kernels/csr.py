@@ -152,10 +152,6 @@ class TrainIndex:
         edges = torch.arange(len(rows), device=self.device) + (self.indptr[users] - start[:-1])[rows]
         return CSR(start, self.indices[edges], rows), edges
 
-    def name_of(self, user: int) -> str:
-        """A user in the words of an error message: by id if ids are known, else by code."""
-        return f"user {user}" if self.user_ids is None else f"user {self.user_ids.decode([user])[0]!r}"
-
 
 def meetings(rows: Tensor, items: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor]:
     """Find pairs of a row and an item whose item was drawn.
