@@ -6,11 +6,12 @@ Tensors are looked at through their own methods, so that nothing here imports to
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
-from talos.errors import ArgumentError, InputError, Option, nearest
+from talos.errors import ArgumentError, ConfigError, InputError, Option, nearest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +27,7 @@ __all__ = [
     "positive_integer",
     "positive_number",
     "require",
+    "require_memory",
 ]
 
 
@@ -47,6 +49,25 @@ def require(
     """
     if not fits:
         raise error(found, where=where, expected=expected, hint=hint, option=option)
+
+
+def require_memory(needed: float, what: str, *, where: str, hint: str) -> None:
+    """Refuse what takes more bytes than the machine has memory, where the system says how much that is.
+
+    >>> require_memory(1e18, "training", where="backbone.dim", hint="a smaller dim takes less")
+    Traceback (most recent call last):
+    talos.errors.ConfigError: backbone.dim: training would take 1,000,000,000.0 GB; expected at most ... GB, ...
+    """
+    if hasattr(os, "sysconf"):
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        require(
+            needed <= there,
+            f"{what} would take {needed / 1e9:,.1f} GB",
+            where=where,
+            expected=f"at most {there / 1e9:,.1f} GB, the memory of this machine",
+            hint=hint,
+            error=ConfigError,
+        )
 
 
 def positive_number(name: str, value: object, *, at_most: float = math.inf) -> float:

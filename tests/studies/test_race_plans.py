@@ -1,14 +1,15 @@
-"""A race offers only candidates that can run with the config's negatives."""
+"""A race offers only candidates that can run with the config's negatives, and its memory is known beforehand."""
 
 from __future__ import annotations
 
 import pytest
 
+from talos import Recommender
 from talos.config import RunConfig
 from talos.data.splits import Split
 from talos.errors import ConfigError
 from talos.studies.race import make_trainer, plan_of_run, stages_of
-from talos.training import plan_for
+from talos.training import check_memory, plan_for
 
 
 @pytest.mark.parametrize("effort", ["normal", "high"])
@@ -48,3 +49,31 @@ def test_the_plan_before_a_race_leaves_the_temperature_open(planted: Split) -> N
     assert set(without.notes) - set(before.notes) == {
         note for note in without.notes if note.startswith("tau ")
     }
+
+
+def test_memory_counts_the_candidates_and_the_tables_of_a_loss(planted: Split) -> None:
+    config = RunConfig().with_values({"k": 5, "backbone.dim": 16})
+    alone, raced = plan_for(config, planted.train), plan_of_run(config, planted.train, planted.valid)
+    table = 4 * alone.parameters
+    candidates = len(stages_of(config)[0])
+    assert candidates > 2
+    assert raced.memory - alone.memory == 6 * (candidates - 1) * table
+    adversary = plan_for(config.with_values({"loss.name": "advinfonce"}), planted.train)
+    assert adversary.memory - alone.memory == 8 * 4 * 64 * (planted.train.num_users + planted.train.num_items)
+
+
+def test_processes_divide_the_memory_of_tables_and_not_of_graphs(
+    planted: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = RunConfig().with_values({"k": 5, "backbone.dim": 64})
+    plan = plan_for(config, planted.train)
+    there = {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": plan.memory // 2 + 1}
+    monkeypatch.setattr("os.sysconf", there.__getitem__)
+    check_memory(plan, 2)
+    with pytest.raises(ConfigError, match=r"backbone.dim: training would take .* GB; expected at most"):
+        check_memory(plan)
+    with pytest.raises(ConfigError, match="training would take"):
+        check_memory(plan_for(config.with_values({"backbone.name": "lightgcn"}), planted.train), 2)
+    als = RunConfig().with_values({"k": 5, "baseline.name": "als", "baseline.dim": 4096})
+    with pytest.raises(ConfigError, match=r"baseline.dim: ALS would take"):
+        Recommender(config=als).fit(planted.train)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from talos.baselines.base import VectorBaseline
-from talos.checks import positive_integer, positive_number
+from talos.checks import positive_integer, positive_number, require_memory
 from talos.data.interactions import Interactions
 from talos.kernels.least_squares import alternating_least_squares, solve_rows_
 
@@ -17,6 +17,8 @@ __all__ = ["ALS", "Popularity"]
 
 # Conjugate-gradient steps of a fold-in: enough to converge to rounding error, unlike those of a sweep.
 _FOLD_IN_STEPS = 32
+# Copies of both tables that a sweep holds: the factors, and what conjugate gradients need beside them.
+_COPIES = 3
 
 
 class Popularity(VectorBaseline):
@@ -77,6 +79,12 @@ class ALS(VectorBaseline):
         self.regularization = positive_number("regularization", regularization)
         self.weight = positive_number("weight", weight)
         self.sweeps = positive_integer("sweeps", sweeps)
+
+    def check(self, train: Interactions) -> None:
+        """Raise an error also if the factors do not fit into memory."""
+        super().check(train)
+        numbers = _COPIES * (train.num_users + train.num_items) * self.dim + 3 * self.dim**2
+        require_memory(4.0 * numbers, "ALS", where="baseline.dim", hint="a smaller dim takes less")
 
     def fit(self, train: Interactions, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """The factors; `generator` draws their starting values."""

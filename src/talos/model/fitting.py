@@ -451,7 +451,7 @@ def _announce(
     config = recommender.config
     say(f"kernel: {kernels.status()}" if config.device == "cpu" else f"kernel: torch on {config.device}")
     plan = plan_of_run(config, parts.train, parts.valid)
-    check_memory(plan)  # on every rank, so that all of them stop
+    check_memory(plan, current().size)  # on every rank, so that all of them stop
     say(f"memory: {plan.memory / 2**20:,.1f} MB at the peak, besides the interactions")
     if plan.raced:
         say(plan.raced)

@@ -44,7 +44,7 @@ from talos.files import read_sealed, write_sealed
 from talos.studies.event_candidates import event_candidates
 from talos.training.callbacks import Callback
 from talos.training.checkpoint import checkpoint_names
-from talos.training.plan import Plan, loss_for, plan_for
+from talos.training.plan import Plan, check_memory, loss_for, plan_for
 from talos.training.trainer import SHORT_RUN, Trainer, check_path
 
 __all__ = ["RaceResult", "make_trainer", "plan_of_run", "stages_of"]
@@ -146,7 +146,12 @@ def plan_of_run(
         return plan_for(config, train)
     option = next(iter(stages[0][0]))
     values = [one[option] for one in stages[0] if "loss.name" not in one]
-    return plan_for(config, train, raced={option.partition(".")[2]: (min(values), max(values))})
+    return plan_for(
+        config,
+        train,
+        raced={option.partition(".")[2]: (min(values), max(values))},
+        candidates=max(map(len, stages)),
+    )
 
 
 def _stages(
@@ -250,6 +255,7 @@ def make_trainer(
         )
     race = _Race(config, train, valid, folder=folder, callbacks=callbacks, group=group, resume=resume)
     if stages and not race.result.chosen:
+        check_memory(plan_of_run(config, train, valid), group.size)
         return race.run(stages), race.result
     trainer = Trainer(
         config.with_values(race.result.chosen),

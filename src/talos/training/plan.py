@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
@@ -11,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 from talos import registry
-from talos.checks import require
+from talos.checks import require, require_memory
 from talos.config import NamedConfig, RunConfig
 from talos.data.interactions import Interactions
 from talos.data.shards import Share
@@ -38,6 +37,8 @@ _SMALL_TABLES = 1 << 23
 # Copies of the tables at the peak: values, gradients, Adam's two moments, averaged and best weights, unit vectors in
 # training and in validation.
 _TABLES = 8
+# Copies that every further candidate of a race holds at the same time.
+_TABLES_OF_A_CANDIDATE = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,22 +49,31 @@ class Plan:
     batches: Literal["users", "positives"]  # what a batch consists of
     steps_per_epoch: int
     parameters: int  # numbers in the tables of users and items
-    memory: int  # bytes that training takes at its peak, beside the interactions
+    memory: int  # bytes that training takes at its peak, beside the interactions, in all processes together
     notes: tuple[str, ...]  # what was chosen for each `auto`, and why; one line each
+    divisible: bool = True  # whether several processes divide that memory
     sharding: str = ""  # one line that says what is divided among several processes; empty with one process
     raced: str = ""  # one line about a setting that a race will decide; empty without a race
 
 
 def plan_for(
-    config: RunConfig, train: Interactions | Share, *, raced: Mapping[str, tuple[float, float]] | None = None
+    config: RunConfig,
+    train: Interactions | Share,
+    *,
+    raced: Mapping[str, tuple[float, float]] | None = None,
+    candidates: int = 1,
 ) -> Plan:
-    """The plan that a trainer of this config would follow, without making the trainer; `raced` as in `make_plan`.
+    """The plan that a trainer of this config would follow, without making the trainer or anything large.
+
+    `raced` and `candidates` are as in `make_plan`.
 
     >>> data = Interactions.from_ids([1, 1, 2], [7, 8, 7])
     >>> plan_for(RunConfig(k=1), data).batches
     'users'
     """
-    return make_plan(config, loss_for(config.loss, config.k, train), train, raced=raced)
+    with torch.device("meta"):  # a loss may have tables
+        loss = loss_for(config.loss, config.k, train)
+    return make_plan(config, loss, train, raced=raced, candidates=candidates)
 
 
 def loss_for(
@@ -85,10 +95,12 @@ def make_plan(
     train: Interactions | Share,
     *,
     raced: Mapping[str, tuple[float, float]] | None = None,
+    candidates: int = 1,
 ) -> Plan:
     """Resolve every `auto`; refuse, with the reason, choices that cannot run together.
 
-    An option of the loss in `raced` stays open: a race will start with values from the lowest to the highest given.
+    An option of the loss in `raced` stays open: a race will start with values from the lowest to the highest given,
+    and has so many `candidates` in memory.
     """
     name, needs, raced = config.loss.name, loss.needs, raced or {}
     notes: list[str] = []
@@ -219,13 +231,17 @@ def make_plan(
             "products stay float32: bfloat16 needs batches of users, a loss whose kernel has it, and a core and a "
             "processor that have it"
         )
+    # a loss's own tables have gradients and moments like those of users and items
+    numbers = parameters + sum(one.numel() for one in loss.parameters())
+    copies = _TABLES + _TABLES_OF_A_CANDIDATE * (candidates - 1)
     return Plan(
         config=config.with_values(changes),
         batches=kind,
         steps_per_epoch=-(-total // size),
         parameters=parameters,
         # the start by least squares solves with matrices of dim × dim
-        memory=4 * (_TABLES * parameters + (dim**2 if init == "als" else 0)),
+        memory=4 * (copies * numbers + (dim**2 if init == "als" else 0)),
+        divisible=registry.resolve("backbone", config.backbone.name).divisible,
         notes=tuple(notes),
         raced="; ".join(
             f"{option}: raced on validation, starting from {low:g} to {high:g}"
@@ -234,16 +250,8 @@ def make_plan(
     )
 
 
-def check_memory(plan: Plan) -> None:
+def check_memory(plan: Plan, processes: int = 1) -> None:
     """Refuse a plan that needs more memory than the machine has, before anything is allocated."""
-    if plan.config.device != "cpu" or not hasattr(os, "sysconf"):
-        return
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    require(
-        plan.memory <= there,
-        f"training would take {plan.memory / 1e9:,.1f} GB",
-        where="backbone.dim",
-        expected=f"at most {there / 1e9:,.1f} GB, the memory of this machine",
-        hint="a smaller dim takes less",
-        error=ConfigError,
-    )
+    if plan.config.device == "cpu":
+        needed = plan.memory / (processes if plan.divisible else 1)
+        require_memory(needed, "training", where="backbone.dim", hint="a smaller dim takes less")

@@ -43,7 +43,7 @@ from talos.training.checkpoint import (
 from talos.training.division import GradientSync, division_for, user_masses
 from talos.training.objective import Objective
 from talos.training.optimizer import Optimizers
-from talos.training.plan import EXACT_LIMIT, check_memory, loss_for, make_plan
+from talos.training.plan import EXACT_LIMIT, check_memory, loss_for, plan_for
 from talos.training.warm_start import start_from
 
 __all__ = ["SHORT_RUN", "Trainer", "check_path"]
@@ -103,9 +103,9 @@ class Trainer:
         group.check_same(config=lambda: str(config.as_dict()), data=lambda: str(self.fingerprint()))
         self.device = registry.check_device(config.device)
         self.generator = generator_for(config.seed, 0)  # of all random starting values
+        plan = plan_for(config, train)
+        check_memory(plan, group.size)
         self.loss = loss_for(config.loss, config.k, train, self.generator)
-        plan = make_plan(config, self.loss, train)
-        check_memory(plan)
         self.config = config = plan.config
         self.division = division_for(config, train, group)
         self.plan = replace(plan, sharding=self.division.line)
