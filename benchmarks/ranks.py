@@ -60,7 +60,7 @@ def highest():
 torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # imports many modules
 group = distributed.start()
 before, index = highest(), ShardIndex.read(sys.argv[2])
-share = read_share(index, group.share(index.num_users)).train
+share = read_share(index, group.range_of(index.num_users)).train
 values = {"training.epochs": 1, "training.init": "random", "negatives": "all", "training.batch_size": 4096}
 Trainer(RunConfig().with_values(values), share, group=group).fit()
 if group.rank == 0:

@@ -46,7 +46,7 @@ def test_shares_tile_the_users(count: int, size: int) -> None:
     for rank in range(size):
         group = Group()
         group.rank, group.size = rank, size
-        shares.append(group.share(count))
+        shares.append(group.range_of(count))
     assert [user for share in shares for user in share] == list(range(count))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
@@ -55,9 +55,9 @@ def test_more_ranks_than_users_are_refused() -> None:
     group = Group()
     group.size = 5
     with pytest.raises(ConfigError, match="5 processes for 4 users"):
-        group.share(4)
+        group.range_of(4)
     with pytest.raises(ConfigError, match="5 processes for 3 items"):
-        group.share(3, of="items")
+        group.range_of(3, of="items")
 
 
 def test_gradients_of_a_group_of_one_are_left_alone() -> None:

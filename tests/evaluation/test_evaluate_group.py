@@ -35,7 +35,7 @@ def test_means_and_list_metrics_of_all_users(in_threads: InThreads, size: int, d
     whole = evaluate(DotScores(users, items), test, seen=parts.train, **options)
 
     def work(group: Group) -> Any:
-        own = group.share(50)
+        own = group.range_of(50)
         scores = DotScores(users[own.start : own.stop], items)
         seen = parts.train.user_range(own)
         return evaluate(scores, test.user_range(own), group=group, seen=seen, **options)
@@ -46,7 +46,7 @@ def test_means_and_list_metrics_of_all_users(in_threads: InThreads, size: int, d
         assert report.num_users == whole.num_users
 
     def nobody(group: Group) -> str:
-        own = group.share(50)
+        own = group.range_of(50)
         with pytest.raises(DataError, match="no user has a test item") as caught:
             evaluate(
                 DotScores(users[own.start : own.stop], items),
@@ -68,7 +68,7 @@ def test_paper_mrr_of_users_with_unequal_numbers_of_test_items(in_threads: InThr
     whole = evaluate(DotScores(users, items), test, ks=[5], metrics=["mrr"], dialect="paper")
 
     def work(group: Group) -> Any:
-        own = group.share(50)
+        own = group.range_of(50)
         scores = DotScores(users[own.start : own.stop], items)
         return evaluate(scores, test.user_range(own), group=group, ks=[5], metrics=["mrr"], dialect="paper")
 

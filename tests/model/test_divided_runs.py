@@ -62,7 +62,7 @@ def same(found: Model, wanted: Model) -> None:
 @pytest.fixture
 def run(whole: Model, tmp_path: Path, in_threads: InThreads) -> Path:
     folder = tmp_path / "run"
-    in_threads(3, lambda group: save_model(part_of(whole, group.share(41)), folder, group=group))
+    in_threads(3, lambda group: save_model(part_of(whole, group.range_of(41)), folder, group=group))
     return folder
 
 
@@ -117,7 +117,7 @@ def test_if_one_cannot_write_nothing_appears(whole: Model, tmp_path: Path, in_th
     folder = tmp_path / "run"
 
     def work(group: Group) -> str:
-        part = part_of(whole, group.share(41))
+        part = part_of(whole, group.range_of(41))
         if group.rank == 1:
             (folder / "users-20-41.safetensors").mkdir(parents=True)
         try:

@@ -78,9 +78,9 @@ def test_axes_suit_their_values() -> None:
     wide = [10.0 ** (-place / 2) for place in range(9)]
     ratio = Axis.of("lr", wide)
     assert ratio.kind == "ratio"
-    assert [ratio.share(value) for value in (1e-4, 1e-2, 1.0)] == [0, 0.5, 1]
+    assert [ratio.fraction(value) for value in (1e-4, 1e-2, 1.0)] == [0, 0.5, 1]
     assert all(0 <= share <= 1 for share, _ in ratio.labels(5))
     assert Axis.of("dim", [32, 64, 96, 128, 160, 192, 224]).kind == "even"
     assert Axis.of("rows", ["all", "touched"]).kind == "named"
     assert Axis.of("decay", [0.0, 1e-8, 1e-4]).kind == "named"
-    assert math.isclose(Axis.of("flag", [True, False]).share(False), 0.25)
+    assert math.isclose(Axis.of("flag", [True, False]).fraction(False), 0.25)

@@ -134,7 +134,7 @@ def test_batches_of_several_processes_are_those_of_one(
     order = alone.order(generator_for(7))
 
     def work(group: Group) -> list[tuple[list[tuple[int, int]], list[float], int, int]]:
-        own = group.share(index.num_users)
+        own = group.range_of(index.num_users)
         first, last = int(index.indptr[own.start]), int(index.indptr[own.stop])
         part = TrainIndex(
             indptr=index.indptr[own.start : own.stop + 1] - first,

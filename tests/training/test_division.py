@@ -119,7 +119,7 @@ def test_the_interactions_on_ranges_of_items_are_those_of_all(size: int) -> None
     parts = []
     for rank in range(size):
         group = rank_of(size, rank)
-        division = Division(group.share(7), group.share(9), group, by_items=True)
+        division = Division(group.range_of(7), group.range_of(9), group, by_items=True)
         index = division.index(data, config, torch.device("cpu"))
         assert (index.num_users, index.num_items) == (7, len(division.items))
         dense = np.zeros((7, index.num_items))
@@ -156,7 +156,7 @@ def test_vectors_and_metrics_of_divided_items_are_those_of_one_process(size: int
     batch = Batch(users=members, positives=CSR.of(torch.zeros(6).long(), members[:0]), weights=torch.empty(0))
 
     def work(group: Group) -> tuple[dict[str, float], torch.Tensor, torch.Tensor]:
-        own = Division(group.share(30), group.share(40, of="items"), group, by_items=True)
+        own = Division(group.range_of(30), group.range_of(40, of="items"), group, by_items=True)
         backbone = MF(30, 40, dim=3, generator=None, users=own.users, items=own.items)
         with torch.no_grad():
             backbone.user_table.copy_(users[own.users.start : own.users.stop])

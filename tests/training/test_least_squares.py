@@ -43,7 +43,7 @@ def test_rows_are_those_of_one_process(
     users, items = alternating_least_squares(whole.indptr, whole.indices, generator=seeded(), **options)  # type: ignore[arg-type]
 
     def work(group: Group) -> tuple[Tensor, Tensor]:
-        own = index_of(data, group.share(data.num_users))
+        own = index_of(data, group.range_of(data.num_users))
         return sharded_least_squares(own.indptr, own.indices, generator=seeded(), group=group, **options)  # type: ignore[arg-type]
 
     parts = in_threads(size, work)
@@ -60,7 +60,7 @@ def test_a_backbone_starts_as_in_one_process(in_threads: InThreads) -> None:
     start_from("als", alone, index_of(data), seeded(1))
 
     def work(group: Group) -> MF:
-        users = group.share(40)
+        users = group.range_of(40)
         part = MF(40, 30, dim=4, generator=seeded(), users=users)
         with pytest.raises(ConfigError, match="'svd' without all interactions"):
             start_from("svd", part, index_of(data, users), seeded(1), users=users, group=group)

@@ -32,7 +32,7 @@ class Group:
         rank: the number of this process, from 0.
         size: the number of processes.
 
-    >>> SINGLE_PROCESS.rank, SINGLE_PROCESS.size, SINGLE_PROCESS.share(10)
+    >>> SINGLE_PROCESS.rank, SINGLE_PROCESS.size, SINGLE_PROCESS.range_of(10)
     (0, 1, range(0, 10))
     >>> SINGLE_PROCESS.all_gather_numbers([1.0, 2.0])
     [[1.0, 2.0]]
@@ -41,16 +41,16 @@ class Group:
     rank: int = 0
     size: int = 1
 
-    def share(self, count: int, of: str = "users") -> range:
+    def range_of(self, count: int, of: str = "users") -> range:
         """Which of `count` users (or items) belong to this rank; see `shares`."""
-        return self.shares(count, of)[self.rank]
+        return self.ranges_of(count, of)[self.rank]
 
-    def shares(self, count: int, of: str = "users") -> list[range]:
+    def ranges_of(self, count: int, of: str = "users") -> list[range]:
         """The consecutive range of each rank. Their lengths differ by at most one.
 
         >>> three = Group()
         >>> three.size = 3
-        >>> three.shares(7)
+        >>> three.ranges_of(7)
         [range(0, 2), range(2, 4), range(4, 7)]
         """
         if count < self.size:

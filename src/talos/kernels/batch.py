@@ -375,17 +375,17 @@ def _over_ranges(
     gradients: dict[str, Tensor],
 ) -> tuple[Tensor, Tensor]:
     """R over the ranges of all processes, and the gradient in φ's parameters; writes the gradients of this process."""
-    group, parts = sweeps.group, [sweeps.over(*one) for one in ranges]
-    own = torch.stack([part.negatives() for part in parts])
+    group, pieces = sweeps.group, [sweeps.over(*one) for one in ranges]
+    own = torch.stack([piece.negatives() for piece in pieces])
     left = group.all_reduce_(own.sum(0))
     if phi.reduction == "log-sum":
-        sums = torch.stack([part.run(phi, beta, None).normalizer for part in parts])
+        sums = torch.stack([piece.run(phi, beta, None).normalizer for piece in pieces])
         normalizer = torch.logsumexp(sums, dim=0)
         normalizer = normalizer if group.size == 1 else _log_sum_of(group)(normalizer)
-        slopes = torch.exp(sums - normalizer).masked_fill_(left == 0, 0.0)
+        range_weights = torch.exp(sums - normalizer).masked_fill_(left == 0, 0.0)
     else:
-        slopes = own / left.clamp(min=1)
-    found = _gradients_of(parts, phi, beta, factors * slopes, gradients)
+        range_weights = own / left.clamp(min=1)
+    found = _gradients_of(pieces, phi, beta, factors * range_weights, gradients)
     of_phi = sum((one.parameter_gradient for one in found), sweeps.users.new_zeros(()))
     if phi.reduction == "log-sum":
         return (phi.scale * normalizer).masked_fill(left == 0, 0.0), of_phi
@@ -394,7 +394,7 @@ def _over_ranges(
 
 
 def _gradients_of(
-    parts: list[_Sweeps],
+    pieces: list[_Sweeps],
     phi: Phi | PairPhi,
     beta: Tensor | None,
     weights: Tensor,
@@ -403,10 +403,10 @@ def _gradients_of(
 ) -> list[Swept]:
     """The second pass over all ranges, each with its own weights; writes the gradients."""
     found, user_gradient = [], gradients["user_gradient"].zero_()
-    of_items = torch.split(gradients["item_gradient"], [len(part.items) for part in parts])
-    for part, own, memory in zip(parts, weights, of_items, strict=True):
+    of_items = torch.split(gradients["item_gradient"], [len(piece.items) for piece in pieces])
+    for piece, own, memory in zip(pieces, weights, of_items, strict=True):
         of_users = torch.empty_like(user_gradient)
-        found.append(part.run(phi, beta, own, user_gradient=of_users, item_gradient=memory, **how))
+        found.append(piece.run(phi, beta, own, user_gradient=of_users, item_gradient=memory, **how))
         user_gradient += of_users
     return found
 
@@ -445,23 +445,23 @@ def _pairs_over_ranges(
     gradients: dict[str, Tensor],
 ) -> tuple[Tensor, Tensor]:
     """R and the slopes of the positives over several ranges: first R of each range, then the gradients."""
-    rows, parts = sweeps.positives.rows, [sweeps.over(*one) for one in ranges]
-    inners = torch.stack([part.run(phi, None, None, **given).sums for part in parts])
+    rows, pieces = sweeps.positives.rows, [sweeps.over(*one) for one in ranges]
+    inners = torch.stack([piece.run(phi, None, None, **given).sums for piece in pieces])
     lowest = torch.finfo(inners.dtype).min
-    # the slopes are ∂R/∂R(range)
+    # ∂R/∂R(range)
     if phi.reduction == "log-sum":
         inner = torch.logsumexp(inners, dim=0)
-        slopes = torch.exp(inners - inner.clamp(min=lowest))
+        range_weights = torch.exp(inners - inner.clamp(min=lowest))
     elif phi.reduction == "mean":
-        counts = torch.stack([part.negatives() for part in parts])
-        slopes = (counts / counts.sum(0).clamp(min=1))[:, rows]
-        inner = (slopes * inners).sum(0)
+        counts = torch.stack([piece.negatives() for piece in pieces])
+        range_weights = (counts / counts.sum(0).clamp(min=1))[:, rows]
+        inner = (range_weights * inners).sum(0)
     else:
-        inner, slopes = inners.sum(0), torch.ones_like(inners)
+        inner, range_weights = inners.sum(0), torch.ones_like(inners)
     with torch.enable_grad():
         leaf = inner.clamp(min=lowest).requires_grad_()
         (outer,) = torch.autograd.grad((weights * phi.outer(leaf)).sum(), leaf)
-    found = _gradients_of(parts, phi, None, outer * slopes, gradients, inner_only=True, **given)
+    found = _gradients_of(pieces, phi, None, outer * range_weights, gradients, inner_only=True, **given)
     return inner, sum((one.positive_slopes for one in found), torch.zeros_like(inner))
 
 

@@ -12,7 +12,7 @@ tensor([-1.7213,  1.5426])
 """
 
 from talos.losses.adversarial import AdvInfoNCE
-from talos.losses.base import Adversary, Batch, ListLoss, Loss, Needs, PairwiseLoss, UserSeparableLoss
+from talos.losses.base import Adversary, ListLoss, Loss, Needs, PairwiseLoss, Scores, UserSeparableLoss
 from talos.losses.functional import reduce_per_positive, reduce_per_user
 from talos.losses.partial_auc import LLPAUC
 from talos.losses.phi import PairPhi, Phi
@@ -28,7 +28,6 @@ __all__ = [
     "AdaptiveTau",
     "AdvInfoNCE",
     "Adversary",
-    "Batch",
     "BilateralSoftmax",
     "DRORadius",
     "ListLoss",
@@ -40,6 +39,7 @@ __all__ = [
     "Phi",
     "RecallSurrogate",
     "Schedule",
+    "Scores",
     "SmoothI",
     "Softmax",
     "SoftmaxAtK",

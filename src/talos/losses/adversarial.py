@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from talos.checks import positive_integer, positive_number, require
 from talos.losses import functional
-from talos.losses.base import TAU_SPACE, Adversary, Batch, ListLoss, Needs, check_argument
+from talos.losses.base import TAU_SPACE, Adversary, ListLoss, Needs, Scores, check_argument
 
 __all__ = ["AdvInfoNCE"]
 
@@ -93,11 +93,11 @@ class AdvInfoNCE(ListLoss):
             )
         ]
 
-    def compute(self, batch: Batch) -> Tensor:
+    def compute(self, given: Scores) -> Tensor:
         """softplus( log(ω·n) + log Σ_j p_j e^{s_j/τ} - s_i/τ )."""
-        pos, neg, mask = batch.pos, batch.neg, batch.mask
-        users = _checked_ids("users", batch.users, pos.shape)
-        items = _checked_ids("items", batch.items, neg.shape)
+        pos, neg, mask = given.pos, given.neg, given.mask
+        users = _checked_ids("users", given.users, pos.shape)
+        items = _checked_ids("items", given.items, neg.shape)
         # The gradient of `F.embedding` adds up in a fixed order with several threads too.
         vectors = F.embedding(users, self.user_table)
         hardness = functional.sampled_products(vectors, self.item_table, items).to(neg.dtype)

@@ -20,11 +20,11 @@ from talos.losses.phi import PairPhi, Phi
 __all__ = [
     "TAU_SPACE",
     "Adversary",
-    "Batch",
     "ListLoss",
     "Loss",
     "Needs",
     "PairwiseLoss",
+    "Scores",
     "UserSeparableLoss",
     "check_argument",
 ]
@@ -112,7 +112,7 @@ class Adversary:
 
 
 @dataclass(frozen=True)
-class Batch:
+class Scores:
     """The arguments of a loss, checked and in one floating-point type; see `Loss.forward` for each."""
 
     pos: Tensor
@@ -138,8 +138,8 @@ class Loss(nn.Module):
     gradients have the type of the scores. An empty batch gives an empty result.
 
     >>> class Hinge(Loss):
-    ...     def compute(self, batch):
-    ...         return (1 + batch.neg - batch.pos.unsqueeze(-1)).relu().mean(dim=-1)
+    ...     def compute(self, given):
+    ...         return (1 + given.neg - given.pos.unsqueeze(-1)).relu().mean(dim=-1)
     >>> Hinge()(torch.tensor([0.5]), torch.tensor([[0.0, 1.0]]))
     tensor([1.])
     """
@@ -200,7 +200,7 @@ class Loss(nn.Module):
         _check_scores(pos, neg, threshold, mask, needs_threshold=self.needs.threshold)
         dtype = torch.promote_types(torch.promote_types(pos.dtype, neg.dtype), torch.float32)
         beta = None if threshold is None else threshold.detach().to(dtype)
-        values = self.compute(Batch(pos.to(dtype), neg.to(dtype), beta, mask, users, items))
+        values = self.compute(Scores(pos.to(dtype), neg.to(dtype), beta, mask, users, items))
         self._check_values(values, pos)
         check_result(values, mask, pos=pos, neg=neg, threshold=threshold)
         return values
@@ -223,7 +223,7 @@ class Loss(nn.Module):
         )
 
     @abstractmethod
-    def compute(self, batch: Batch) -> Tensor:
+    def compute(self, given: Scores) -> Tensor:
         """The values (B,) of a batch whose shapes and types are checked."""
 
     def extra_repr(self) -> str:
@@ -276,15 +276,15 @@ class UserSeparableLoss(Loss):
     def positive_part(self, pos: Tensor, beta: Tensor | None) -> tuple[Tensor, Tensor]:
         """The pair a, c of positive scores and their thresholds, all of one shape."""
 
-    def compute(self, batch: Batch) -> Tensor:
+    def compute(self, given: Scores) -> Tensor:
         """The sum a + λ·c·R; for ρ > 0, a is the power mean over the rows with the same id in `users`."""
-        a, c = self.positive_part(batch.pos, batch.threshold)
-        if self.positive_power != 0 and batch.users is not None:
-            distinct, rows = torch.unique(batch.users, return_inverse=True)
+        a, c = self.positive_part(given.pos, given.threshold)
+        if self.positive_power != 0 and given.users is not None:
+            distinct, rows = torch.unique(given.users, return_inverse=True)
             means = functional.power_mean(a, self.positive_power, rows, len(distinct))
             # The gradient of `index_select` adds up in a fixed order with several threads too, unlike that of [].
             a = means.index_select(0, rows)
-        negative = self.phi.aggregate(batch.neg, batch.threshold_column, batch.mask)
+        negative = self.phi.aggregate(given.neg, given.threshold_column, given.mask)
         return a + self.negative_weight * c * negative
 
 
@@ -310,10 +310,10 @@ class PairwiseLoss(Loss):
     def phi(self) -> PairPhi:
         """g, how it is reduced to R, and h."""
 
-    def compute(self, batch: Batch) -> Tensor:
+    def compute(self, given: Scores) -> Tensor:
         """h(R)."""
         phi = self.phi
-        return phi.outer(phi.aggregate(batch.neg - batch.pos.unsqueeze(-1), batch.mask))
+        return phi.outer(phi.aggregate(given.neg - given.pos.unsqueeze(-1), given.mask))
 
 
 class ListLoss(Loss):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from talos.checks import one_of, positive_integer, positive_number, require
 from talos.losses import functional
-from talos.losses.base import TAU_SPACE, Batch, Needs, UserSeparableLoss
+from talos.losses.base import TAU_SPACE, Needs, Scores, UserSeparableLoss
 from talos.losses.phi import Constant, Phi, SigmoidPower
 from talos.losses.temperature import AdaptiveTau, DRORadius, Schedule, tau_for
 
@@ -149,25 +149,25 @@ class Talos(UserSeparableLoss):
         """The pair a = -1/τ·log σ(s - β), c = 1."""
         return -self._step.value(pos, beta), torch.ones_like(pos)
 
-    def compute(self, batch: Batch) -> Tensor:
+    def compute(self, given: Scores) -> Tensor:
         """The values of the chosen form."""
         if self.needs.user_separable:
-            return super().compute(batch)
+            return super().compute(given)
         if self.adaptive is None:
-            return self._form(batch, self._step)
-        neg, column = batch.neg.detach(), batch.threshold_column
-        tau = self.adaptive(SigmoidPower(1.0).value(neg, column), batch.mask)
+            return self._form(given, self._step)
+        neg, column = given.neg.detach(), given.threshold_column
+        tau = self.adaptive(SigmoidPower(1.0).value(neg, column), given.mask)
         # The factor τ_u makes the gradient that of the robust objective, whose multiplier τ_u is (Danskin's theorem).
-        return tau * self._form(batch, SigmoidPower(1 / tau.unsqueeze(-1)))
+        return tau * self._form(given, SigmoidPower(1 / tau.unsqueeze(-1)))
 
-    def _form(self, batch: Batch, step: SigmoidPower) -> Tensor:
+    def _form(self, given: Scores, step: SigmoidPower) -> Tensor:
         """The values for this φ, whose temperature may differ between rows."""
-        neg, mask, column = batch.neg, batch.mask, batch.threshold_column
-        above = step.value(batch.pos.unsqueeze(-1), column).squeeze(-1)
+        neg, mask, column = given.neg, given.mask, given.threshold_column
+        above = step.value(given.pos.unsqueeze(-1), column).squeeze(-1)
         total = (step if self.denominator else self.phi).aggregate(neg, column, mask)
         if self.form == "training":
             return total - above
-        users = torch.arange(len(above), device=above.device) if batch.users is None else batch.users
+        users = torch.arange(len(above), device=above.device) if given.users is None else given.users
         distinct, rows = torch.unique(users, return_inverse=True)
         positives = functional.log_sum_exp_by(above, rows, len(distinct)).index_select(0, rows)
         if not self.denominator:

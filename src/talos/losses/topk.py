@@ -11,7 +11,7 @@ from torch import Tensor
 
 from talos.checks import positive_integer, positive_number
 from talos.losses import functional
-from talos.losses.base import TAU_SPACE, Batch, ListLoss, Needs, PairwiseLoss, UserSeparableLoss
+from talos.losses.base import TAU_SPACE, ListLoss, Needs, PairwiseLoss, Scores, UserSeparableLoss
 from talos.losses.phi import Hinge, PairPhi, Phi, SigmoidRankPairs
 
 __all__ = ["AATP", "RecallSurrogate", "SmoothI"]
@@ -111,10 +111,10 @@ class SmoothI(ListLoss):
         """K, 1/τ and δ."""
         return "smooth-places", (float(self.k), 1 / self.tau, self.delta)
 
-    def compute(self, batch: Batch) -> Tensor:
+    def compute(self, given: Scores) -> Tensor:
         """1 - 1/K Σ_r I^r, each positive in a list of its own."""
-        scores = torch.cat([batch.pos.unsqueeze(-1), batch.neg], dim=-1)
-        masked = None if batch.mask is None else F.pad(batch.mask, (1, 0), value=False)
+        scores = torch.cat([given.pos.unsqueeze(-1), given.neg], dim=-1)
+        masked = None if given.mask is None else F.pad(given.mask, (1, 0), value=False)
         rows = torch.arange(len(scores), device=scores.device)
         return self._missed(scores, rows, torch.zeros_like(rows), masked)
 

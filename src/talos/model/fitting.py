@@ -353,7 +353,7 @@ def open_parts(
     if divides and registry.resolve("backbone", config.backbone.name).divisible:
         group = start(config.device)
         if group.size > 1:
-            return cast("SplitShare", all_or_none(group, lambda: open_share(path, group.share), path))
+            return cast("SplitShare", all_or_none(group, lambda: open_share(path, group.range_of), path))
     return open_split(path, options, notify=notify, progress=progress)
 
 

@@ -422,7 +422,7 @@ def _user_tensors(model: Model) -> dict[str, Tensor]:
 def load_model(folder: Path, *, group: Group = SINGLE_PROCESS) -> Model:
     """Read and check a run directory.
 
-    In a group of several processes each gets the rows of its own users (`Group.share`) and no others.
+    In a group of several processes each gets the rows of its own users (`Group.range_of`) and no others.
 
     Raises:
         DataError: the directory is missing, incomplete, damaged or of a newer format.
@@ -476,7 +476,7 @@ def _content(path: Path) -> bytes | None:
 def _load_once(folder: Path, group: Group) -> Model:
     layout = _Layout.of(folder)
     alone = group.size == 1
-    wanted = range(layout.users) if alone else group.share(layout.users)
+    wanted = range(layout.users) if alone else group.range_of(layout.users)
     needed = {*FILES, _BACKBONE, *(n for n, users in layout.user_files.items() if _overlap(users, wanted))}
     places = {
         name: _place_of(folder, name, checksum, check=name in needed)

@@ -302,7 +302,8 @@ def _parallel(valued: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], met
                 scale(0.0, 1.0, 244, 48),
                 axes=every,
                 rows=[
-                    [(place, every[place].share(value)) for place, value in enumerate(one)] for one in points
+                    [(place, every[place].fraction(value)) for place, value in enumerate(one)]
+                    for one in points
                 ],
                 fine=len(ranked) - max(1, len(ranked) // 4),
             ),
@@ -317,7 +318,7 @@ def _slices(valued: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], metri
         trials = [
             (one["parameters"][key], one["value"], _look(one)) for one in valued if key in one["parameters"]
         ]
-        trials.sort(key=lambda one: axis.share(one[0]))
+        trials.sort(key=lambda one: axis.fraction(one[0]))
         best, _, _ = max(trials, key=lambda one: one[1])
         label = (
             f"Scatter plot of {metric} against {key} for {len(trials):,} trials; the best has {_shown(best)}"
@@ -325,7 +326,7 @@ def _slices(valued: Sequence[Mapping[str, Any]], axes: Mapping[str, Axis], metri
         yield Figure(
             key,
             scatter(
-                [(axis.share(value), score, look) for value, score, look in trials],
+                [(axis.fraction(value), score, look) for value, score, look in trials],
                 Frame(label, key, f"validation {metric}"),
                 x=(0.0, 1.0),
                 y=span([score for _, score, _ in trials]),
@@ -364,7 +365,7 @@ class Axis:
         kind: values side by side, or on a linear or a logarithmic scale.
         values: distinct and ascending.
 
-    >>> Axis.of("tau", [0.1, 0.2]).share(0.2), Axis.of("lr", [10.0**-i for i in range(7)]).share(1e-3)
+    >>> Axis.of("tau", [0.1, 0.2]).fraction(0.2), Axis.of("lr", [10.0**-i for i in range(7)]).fraction(1e-3)
     (0.75, 0.5)
     """
 
@@ -382,7 +383,7 @@ class Axis:
         wide = distinct[0] > 0 and distinct[-1] / distinct[0] > 8
         return cls(name, "ratio" if wide else "even", distinct)
 
-    def share(self, value: Any) -> float:
+    def fraction(self, value: Any) -> float:
         """The position of a value, 0 to 1."""
         if self.kind == "named":
             return (self.values.index(value) + 0.5) / len(self.values)
@@ -400,4 +401,4 @@ class Axis:
             steps = (digit * 10.0**power for power in powers for digit in (1, 2, 5))
             inside = [one for one in steps if low * (1 - 1e-9) <= one <= high * (1 + 1e-9)]
             shown = inside[:: max(1, -(-len(inside) // (count + 2)))]
-        return [(self.share(value), _shown(value)) for value in shown]
+        return [(self.fraction(value), _shown(value)) for value in shown]

@@ -40,7 +40,7 @@ Whole: TypeAlias = Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)]
 Text: TypeAlias = Annotated[StrictStr, Field(max_length=4096)]
 IdField: TypeAlias = Whole | Text
 Ids: TypeAlias = list[IdField]
-Share: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Fraction: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 Source: TypeAlias = Literal["model", "folded", "popular"]
 Value: TypeAlias = bool | Whole | Number | Text
@@ -65,8 +65,8 @@ class ListOptions(Choice):
 
     offset: Annotated[int, Field(ge=0, le=10_000)] = 0
     exclude: Ids = []
-    diversity: Share = 0.0
-    popularity: Share = 0.0
+    diversity: Fraction = 0.0
+    popularity: Fraction = 0.0
     filter_seen: bool = True
     explain: bool = False
 

@@ -76,7 +76,7 @@ class Division:
         if not self.by_items:
             return items
         return self.group.all_gather_rows(
-            items, [len(share) for share in self.group.shares(count, of="items")]
+            items, [len(share) for share in self.group.ranges_of(count, of="items")]
         )
 
     def index(self, train: Interactions | Share, config: RunConfig, device: torch.device) -> TrainIndex:
@@ -139,7 +139,7 @@ def division_for(config: RunConfig, train: Interactions | Share, group: Group) -
         expected=f"'users' or 'auto': {obstacle}",
         error=ConfigError,
     )
-    users, items = group.share(train.num_users), range(train.num_items)
+    users, items = group.range_of(train.num_users), range(train.num_items)
     if size == 1:
         return Division(users, items)
     require(
@@ -160,7 +160,7 @@ def division_for(config: RunConfig, train: Interactions | Share, group: Group) -
     if wanted == "items" or why:
         return Division(
             users,
-            group.share(train.num_items, of="items"),
+            group.range_of(train.num_items, of="items"),
             group,
             by_items=True,
             line=f"users and items divided among {size} processes{why}",
