@@ -159,9 +159,8 @@ def open_split(
     ...     open_split(file, user="who", item="what")
     Split(train 7, valid 1, test 2; 1 users × 10 items)
     """
-    source, options = Source.of(path), SourceOptions.of(options, **changes)
+    source, options = _to_split(path, options, changes, notify)
     if source.kind == "shards":
-        _warn_split_already(options, notify)
         return read_shards(source.name)
     if source.kind == "parts":
         if "test" not in source.parts:
@@ -184,23 +183,32 @@ def open_fit_parts(
 
     A test file is not opened and need not exist; where the PATH is split here, the test part is dropped.
     """
-    source, options = Source.of(path), SourceOptions.of(options, **changes)
+    source, options = _to_split(path, options, changes, notify)
+    if source.kind == "shards":
+        return read_fit_shards(source.name)
     if source.kind == "parts":
         files = {part: files for part, files in source.parts.items() if part != "test"}
         parts = _given_parts(replace(source, parts=files), options, notify, progress)
         return parts["train"], parts.get("valid")
-    if source.kind == "shards":
-        _warn_split_already(options, notify)
-        return read_fit_shards(source.name)
     made = open_split(source, options, notify=notify, progress=progress)
     return made.train, made.valid
+
+
+def _to_split(
+    path: Location | Source, options: SourceOptions | None, changes: Mapping[str, Any], notify: Notify | None
+) -> tuple[Source, SourceOptions]:
+    """What a PATH is and how to split it, with a warning if it is split already and options have no effect."""
+    source, options = Source.of(path), SourceOptions.of(options, **changes)
+    chosen = (options.split, options.clean) != (Splitting(), Cleaning())
+    if notify is not None and chosen and source.kind in ("parts", "shards"):
+        notify("this folder is already split: options for the clean-up and the split have no effect")
+    return source, options
 
 
 def _given_parts(
     source: Source, options: SourceOptions, notify: Notify | None, progress: Progress | None
 ) -> Mapping[str, Interactions]:
     """The parts of a folder that is split already."""
-    _warn_split_already(options, notify)
     parts = read_parts(source, options, progress)
     _say_guesses(parts["train"], notify)
     return parts
@@ -278,41 +286,38 @@ def write_shards_from(
 
     Returns what `shards.json` holds, as `talos.data.shards.write_shards` does.
     """
-    source, options = Source.of(path), options or SourceOptions()
-    how: dict[str, Any] = {
-        "shards": shards,
-        "by": options.split.by,
-        "test": options.split.test,
-        "valid": options.split.valid,
-        "seed": options.split.split_seed,
-        "name": without_password(os.fspath(path)),
-        "rows_at_once": DEFAULT_ROWS if rows_at_once is None else rows_at_once,
-        **({} if notify is None else {"notify": notify}),
-    }
+    source, options = _to_split(path, options, {}, notify)
+    data: Source | Interactions = source
+    min_rating = None if source.kind == "parts" else options.clean.min_rating
     if source.kind == "shards":
         raise DataError(
             "is divided into shards already", where=source.name, expected="the data it was made from"
         )
     if source.kind in ("dataset", "database"):
-        return write_shards(open_interactions(source, options, notify=notify), out, **how)
-    if options.clean.k_core is not None:
+        data, min_rating = open_interactions(source, options, notify=notify), None
+    elif options.clean.k_core is not None:
         raise ConfigError(
             "needs all interactions in memory, and shards are written a block at a time",
             where="k_core",
             expected="data that are clean already, or a split without shards",
         )
-    if source.kind == "parts":
-        _warn_split_already(options, notify)
-        return write_shards(source, out, options=options, **how)
-    return write_shards(source, out, options=options, min_rating=options.clean.min_rating, **how)
+    return write_shards(
+        data,
+        out,
+        shards=shards,
+        by=options.split.by,
+        test=options.split.test,
+        valid=options.split.valid,
+        seed=options.split.split_seed,
+        min_rating=min_rating,
+        rows_at_once=DEFAULT_ROWS if rows_at_once is None else rows_at_once,
+        name=without_password(os.fspath(path)),
+        notify=notify or (lambda line: None),
+        options=options,
+    )
 
 
 def _say_guesses(data: Interactions, notify: Notify | None) -> None:
     """Say which columns were taken for what, where that was a guess that may be wrong."""
     if notify is not None and data.provenance.guesses:
         notify(f"{data.provenance.source}: {data.provenance.guesses}")
-
-
-def _warn_split_already(options: SourceOptions, notify: Notify | None) -> None:
-    if notify is not None and (options.split, options.clean) != (Splitting(), Cleaning()):
-        notify("this folder is already split: options for the clean-up and the split have no effect")

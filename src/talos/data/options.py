@@ -125,8 +125,7 @@ class SourceOptions:
 
     def given(self) -> dict[str, Any]:
         """The values that differ from their defaults, by their bare names."""
-        defaults = type(self)().flat()
-        return {name: value for name, value in self.flat().items() if value != defaults[name]}
+        return dict(self.flat().items() - SourceOptions().flat().items())
 
     def as_dict(self, path: str) -> dict[str, Any]:
         """What a run stores about its data: nested values and the path, without the password of a URL.

@@ -81,7 +81,7 @@ def polars_errors(
     except DataError:
         raise
     except (*POLARS_ERRORS, *also) as error:
-        reason = first_line(error)[:160]
+        reason = getattr(error, "strerror", None) or first_line(error)[:160]
         raise DataError(f"cannot be read ({reason})", where=where, expected=expected) from error
 
 
