@@ -165,7 +165,8 @@ def open_split(
     if source.kind == "parts":
         if "test" not in source.parts:
             raise DataError("has a train file and no test file", where=source.name, expected="a test set")
-        parts = _given_parts(source, options, notify, progress)
+        parts = read_parts(source, options, progress)
+        _say_guesses(parts["train"], notify)
         return splits.predefined(parts["train"], parts.get("valid"), parts["test"])
     how, data = options.split, open_interactions(source, options, notify=notify, progress=progress)
     return splits.split(data, by=how.by, test=how.test, valid=how.valid, seed=how.split_seed)
@@ -188,7 +189,8 @@ def open_fit_parts(
         return read_fit_shards(source.name)
     if source.kind == "parts":
         files = {part: files for part, files in source.parts.items() if part != "test"}
-        parts = _given_parts(replace(source, parts=files), options, notify, progress)
+        parts = read_parts(replace(source, parts=files), options, progress)
+        _say_guesses(parts["train"], notify)
         return parts["train"], parts.get("valid")
     made = open_split(source, options, notify=notify, progress=progress)
     return made.train, made.valid
@@ -203,15 +205,6 @@ def _to_split(
     if notify is not None and chosen and source.kind in ("parts", "shards"):
         notify("this folder is already split: options for the clean-up and the split have no effect")
     return source, options
-
-
-def _given_parts(
-    source: Source, options: SourceOptions, notify: Notify | None, progress: Progress | None
-) -> Mapping[str, Interactions]:
-    """The parts of a folder that is split already."""
-    parts = read_parts(source, options, progress)
-    _say_guesses(parts["train"], notify)
-    return parts
 
 
 def read_lists(

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -94,7 +93,7 @@ class Source:
             raise DataError("is a pipe or a device", where=name, expected="a file")
         if (path / SHARDS).is_file():
             return cls(kind="shards", name=name)
-        with _file_errors(name):
+        with polars_errors(name):
             return _folder(name, path)
 
 
@@ -128,7 +127,7 @@ class Pass:
             self.number, self.text, rows, kept = number, reader.text, 0, 0
             self.expected = self.expected or reader.rows
             careful = self.number >= self.careful_from
-            with _file_errors(reader.file.name):
+            with polars_errors(reader.file.name):
                 for block in reader.careful(self.rows) if careful else _ahead(reader.quick(self.rows)):
                     yield part, block
                     rows, kept, done = rows + block.rows, kept + len(block.frame), done + block.rows
@@ -159,7 +158,7 @@ class Pass:
         for part, files in source.parts.items():
             for path in files:
                 file = File(path, source.name if source.kind == "file" else str(path), options.max_bytes)
-                with _file_errors(file.name):
+                with polars_errors(file.name):
                     reader = _reader_of(file, options.format)(file, options, self.wanted)
                 self.expected = self.expected or round(reader.rows * size / path.stat().st_size)
                 if reader.format == "lightgcn":  # files that follow may have lines too short to be recognised
@@ -218,7 +217,7 @@ def read_through(
 def existing_path(name: str | os.PathLike[str]) -> Path:
     """The path of a file or folder that exists, else a `DataError` with the nearest name."""
     path = expanded(name)
-    with _file_errors(str(name)):
+    with polars_errors(str(name)):
         if os.fspath(name) and path.exists():  # an empty one would be the current folder
             return path
         beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
@@ -238,11 +237,6 @@ def _reader_of(file: File, format: str | None) -> type[Reader]:  # noqa: A002
             repr(format), where="format", expected=" or ".join(FORMATS), hint=nearest(format, FORMATS)
         )
     return next(one for one in READERS if (format in one.formats if format else one.recognises(file)))
-
-
-def _file_errors(name: str) -> AbstractContextManager[None]:
-    """Turn the errors of the disk and of polars into a `DataError`."""
-    return polars_errors(name, "a file that can be read", OSError)
 
 
 def _folder(name: str, folder: Path) -> Source:
