@@ -85,7 +85,8 @@ def read(source: Any, *, progress: Progress | None = None, **options: Any) -> In
     Traceback (most recent call last):
     talos.errors.DataError: movielens-10k: no such file, folder or dataset (did you mean 'movielens-100k'...)
     """
-    return _whole(Source.of(source), SourceOptions.of(**options), progress)
+    how = SourceOptions.of(**{**options, "raw": True})
+    return open_interactions(Source.of(source), how, progress=progress)
 
 
 def open_interactions(
@@ -102,13 +103,17 @@ def open_interactions(
     Options may be given as an object, by name, or both; names win.
     """
     source, options = Source.of(path), SourceOptions.of(options, **changes)
-    data = _whole(source, options, progress, notify)
+    if source.kind == "dataset":
+        data = datasets.load(source.data, notify=notify)
+    elif source.kind == "shards":
+        data = reduce(Interactions.union, read_shards(source.name).parts.values())
+    else:
+        data = read_whole(source, options, progress)
     _say_guesses(data, notify)
-    info, min_rating, k_core = None, options.clean.min_rating, options.clean.k_core
-    if source.kind == "dataset" and not options.clean.raw:
-        info = source.data
-        min_rating = info.min_rating if min_rating is None else min_rating
-        k_core = info.k_core if k_core is None else k_core
+    clean = options.clean
+    usual = source.data if source.kind == "dataset" and not clean.raw else Cleaning()
+    min_rating = usual.min_rating if clean.min_rating is None else clean.min_rating
+    k_core = usual.k_core if clean.k_core is None else clean.k_core
     applied = []
     if min_rating is not None and (source.kind != "dataset" or data.ratings is not None):
         data = splits.min_rating(data, min_rating)
@@ -117,19 +122,9 @@ def open_interactions(
         data = splits.k_core(data, k_core)
         applied.append(f"{k_core}-core")
     notes = [f"clean-up: {', '.join(applied)}"] if applied else []
-    if info is not None and (min_rating, k_core) == (info.min_rating, info.k_core):
-        notes += info.differences(data)
+    if usual is source.data and (min_rating, k_core) == (usual.min_rating, usual.k_core):
+        notes += usual.differences(data)
     return replace(data, provenance=replace(data.provenance, notes=(*data.provenance.notes, *notes)))
-
-
-def _whole(
-    source: Source, options: SourceOptions, progress: Progress | None, notify: Notify | None = None
-) -> Interactions:
-    if source.kind == "dataset":
-        return datasets.load(source.data, notify=notify)
-    if source.kind == "shards":
-        return reduce(Interactions.union, read_shards(source.name).parts.values())
-    return read_whole(source, options, progress)
 
 
 def open_split(

@@ -146,13 +146,14 @@ class SourceOptions:
         user = "who"                  # Name of the user column.
         # item =                      # Name of the item column.
         """
-        lines = ["[data]", f"path = {_toml(without_password(path))}"]
+        lines = ["[data]", f"path = {json.dumps(without_password(path), ensure_ascii=False)}"]
         for part in (self.columns, self, self.split, self.clean):
             for one in fields(part):
                 value, described = getattr(part, one.name), one.metadata.get("help")
                 given = one.name not in _SECTIONS and (value != one.default or part is self.split)
                 if given or described:
-                    line = f"{'' if given else '# '}{one.name} = {_toml(value)}"
+                    shown = "" if value is None else json.dumps(value, ensure_ascii=False)
+                    line = f"{'' if given else '# '}{one.name} = {shown}"
                     lines.append(f"{line:<28}  # {described}" if described else line)
         return "\n".join(lines) + "\n"
 
@@ -197,10 +198,6 @@ def _kinds() -> Mapping[str, Any]:
     return {
         name: kind for part in parts for name, kind in get_type_hints(part).items() if name not in _SECTIONS
     }
-
-
-def _toml(value: Any) -> str:
-    return "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def read_source(config: str | os.PathLike[str]) -> tuple[str | None, SourceOptions]:
