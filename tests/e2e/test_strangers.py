@@ -316,20 +316,23 @@ def test_a_run_that_was_saved_in_python_is_checked_by_the_test_part_it_carries(
     talos: Talos, clicks: Path
 ) -> None:
     """Its data are read by the options on the line, since it has no record of them."""
-    parts = open_split(clicks)
+    parts = open_split(clicks, test=0.3, split_seed=5)
     recommender = Recommender(dim=4, epochs=1, k=3).fit(parts.train, parts.valid)
     recommender.evaluate(parts.test, 3)
     recommender.save("run")
     before = talos("evaluate", "run", "--json", "--k", "3")
-    assert talos("evaluate", "run", "--json", "--k", "3", "--data", clicks).stdout == before.stdout
-    assert talos("report", "run", "--data", clicks).returncode == 0
+    split = ("--test", "0.3", "--split-seed", "5")
+    assert talos("evaluate", "run", "--json", "--k", "3", "--data", clicks, *split).stdout == before.stdout
+    assert talos("report", "run", "--data", clicks, *split).returncode == 0
     rows = clicks.read_text()
     clicks.write_text(rows.replace("user,item", "who,what", 1))
     columns = ("--user-column", "who", "--item-column", "what")
-    assert talos("evaluate", "run", "--k", "3", "--data", clicks, *columns).returncode == 0
+    assert talos("evaluate", "run", "--k", "3", "--data", clicks, *columns, *split).returncode == 0
+    clicks.write_text(rows)
+    assert talos("evaluate", "run", "--k", "3", "--data", clicks).returncode == 2  # split in another way
     clicks.write_text(rows + "user01,new,9\n")
     for command in ("evaluate", "report"):
-        done = talos(command, "run", "--data", clicks)
+        done = talos(command, "run", "--data", clicks, *split)
         assert done.returncode == 2
         assert f"{clicks}: not the data of run: another test part than at training" in done.stderr
     Recommender(dim=4, epochs=1, k=3).fit(parts.train, parts.valid).save("untested")

@@ -237,11 +237,10 @@ def read_lists(
             where=provenance.source,
             expected="each item once",
         )
-    row = pl.col("_row")
     place = pl.col("rank") if "rank" in frame.columns else -pl.col("score")
     return (
         frame.with_row_index("_row")
-        .sort(row.min().over("user"), place, row)
+        .sort(pl.col("_row").min().over("user"), place, "_row")
         .select(
             pl.col("user").alias("user_id"),
             pl.col("item").alias("item_id"),

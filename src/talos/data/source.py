@@ -47,7 +47,6 @@ _SUFFIXES = {
 # The names of the file of interactions in folders of published datasets, which hold other files too.
 _INTERACTIONS = {"interactions", "ratings", "events", "clicks", "u.data"}
 _NEVER = {"split.json", "readme.txt", "dataset_info.json", "metadata.json", "planted.json"}
-SHARDS = "shards.json"
 
 T = TypeVar("T")
 Kind = Literal["file", "table", "parts", "shards", "dataset", "database", "memory"]
@@ -91,7 +90,7 @@ class Source:
             return cls(kind="file", name=name, parts={"all": [path]})
         if not path.is_dir():  # a pipe can be read only once, and a device may have no end
             raise DataError("is a pipe or a device", where=name, expected="a file")
-        if (path / SHARDS).is_file():
+        if (path / "shards.json").is_file():
             return cls(kind="shards", name=name)
         with polars_errors(name):
             return _folder(name, path)
