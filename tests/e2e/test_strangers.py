@@ -16,7 +16,9 @@ from typing import Any
 import polars as pl
 import pytest
 
+from talos import Recommender
 from talos.data.datasets.download import _from_package_index
+from talos.data.open import open_split
 from talos.errors import DownloadError
 from talos.files import digest_of
 
@@ -308,6 +310,34 @@ def test_changed_data_are_not_split_again(talos: Talos, clicks: Path, tmp_path: 
     moved.write_text(rows)
     assert talos("evaluate", "run", "--json", "--k", "3", "--data", moved).stdout == before.stdout
     assert talos("evaluate", "run", moved, "--k", "3").returncode == 0  # as a test set of its own
+
+
+def test_a_run_that_was_saved_in_python_is_checked_by_the_test_part_it_carries(
+    talos: Talos, clicks: Path
+) -> None:
+    """Its data are read by the options on the line, since it has no record of them."""
+    parts = open_split(clicks, test=0.3, split_seed=5)
+    recommender = Recommender(dim=4, epochs=1, k=3).fit(parts.train, parts.valid)
+    recommender.evaluate(parts.test, 3)
+    recommender.save("run")
+    before = talos("evaluate", "run", "--json", "--k", "3")
+    split = ("--test", "0.3", "--split-seed", "5")
+    assert talos("evaluate", "run", "--json", "--k", "3", "--data", clicks, *split).stdout == before.stdout
+    assert talos("report", "run", "--data", clicks, *split).returncode == 0
+    rows = clicks.read_text()
+    clicks.write_text(rows.replace("user,item", "who,what", 1))
+    columns = ("--user-column", "who", "--item-column", "what")
+    assert talos("evaluate", "run", "--k", "3", "--data", clicks, *columns, *split).returncode == 0
+    clicks.write_text(rows)
+    assert talos("evaluate", "run", "--k", "3", "--data", clicks).returncode == 2  # split in another way
+    clicks.write_text(rows + "user01,new,9\n")
+    for command in ("evaluate", "report"):
+        done = talos(command, "run", "--data", clicks, *split)
+        assert done.returncode == 2
+        assert f"{clicks}: not the data of run: another test part than at training" in done.stderr
+    Recommender(dim=4, epochs=1, k=3).fit(parts.train, parts.valid).save("untested")
+    done = talos("evaluate", "untested", "--data", clicks)
+    assert (done.returncode, "does not say what it was tested on" in done.stderr) == (2, True)
 
 
 def test_a_changed_test_file_is_noticed(talos: Talos, clicks: Path, tmp_path: Path) -> None:

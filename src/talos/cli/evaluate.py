@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from talos.cli.options import DataOption, Json, TestArgument, UnsplitOptions, with_options
+from talos.cli.options import DataOption, Json, TestArgument, with_options
 from talos.cli.output import print_json, print_table, say
 from talos.cli.shared import test_part
+from talos.data.options import SourceOptions
 from talos.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -51,12 +52,12 @@ def evaluate(
     ] = "standard",
     data: DataOption = None,
     *,
-    source: UnsplitOptions,
+    source: SourceOptions,
     json: Json = False,
 ) -> None:
     """Measure a run on its test part or on PATH, or recommendation lists (--recs) on that of RUN or on --truth.
 
-    Options for columns and clean-up are for PATH or --truth.
+    Options for columns and clean-up are for PATH, --truth or --data; those of the split for --data.
     """
     from talos import distributed
     from talos.data.open import open_interactions, read_lists

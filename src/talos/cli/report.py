@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from talos.cli.options import DataOption, Json, RunArgument, TestArgument, UnsplitOptions, with_options
+from talos.cli.options import DataOption, Json, RunArgument, TestArgument, with_options
 from talos.cli.output import print_json
 from talos.cli.shared import test_part
+from talos.data.options import SourceOptions
 
 __all__ = ["card", "report"]
 
@@ -32,7 +33,7 @@ def report(
     ] = False,
     data: DataOption = None,
     *,
-    source: UnsplitOptions,
+    source: SourceOptions,
     json: Json = False,
 ) -> None:
     """Write plots, tables and sample recommendations of a run, or of a comparison, to one HTML file."""
@@ -76,7 +77,7 @@ def card(
     ] = False,
     data: DataOption = None,
     *,
-    source: UnsplitOptions,
+    source: SourceOptions,
     json: Json = False,
 ) -> None:
     """Write a model card: data, settings, metrics with intervals, accuracy by group, limits."""

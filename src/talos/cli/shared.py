@@ -26,14 +26,17 @@ def test_part(
     """What a run is measured on: PATH; the test part of its own data, read again; or None, its stored test part."""
     from talos.model.recorded import open_recorded, open_test
 
-    record = recommender.fitted_model().metadata.get("source")
+    model = recommender.fitted_model()
+    record = model.metadata.get("source")
     if path is not None and data is not None:
         raise ConfigError("a PATH as well", where="--data", expected="one of them")
     with reading() as progress:
         how: dict[str, Any] = {"options": source, "notify": say, "progress": progress}
         if path is not None:
             return open_test(record, path, **how)
-        return None if data is None else open_recorded(record, run=run, data=data, **how).test
+        return (
+            None if data is None else open_recorded(record, run=run, data=data, test=model.test, **how).test
+        )
 
 
 def space_for(name: str, base: RunConfig) -> tuple[Space, RunConfig]:

@@ -85,7 +85,8 @@ def read(source: Any, *, progress: Progress | None = None, **options: Any) -> In
     Traceback (most recent call last):
     talos.errors.DataError: movielens-10k: no such file, folder or dataset (did you mean 'movielens-100k'...)
     """
-    return _whole(Source.of(source), SourceOptions.of(**options), progress)
+    how = SourceOptions.of(**{**options, "raw": True})
+    return open_interactions(Source.of(source), how, progress=progress)
 
 
 def open_interactions(
@@ -102,13 +103,17 @@ def open_interactions(
     Options may be given as an object, by name, or both; names win.
     """
     source, options = Source.of(path), SourceOptions.of(options, **changes)
-    data = _whole(source, options, progress, notify)
+    if source.kind == "dataset":
+        data = datasets.load(source.data, notify=notify)
+    elif source.kind == "shards":
+        data = reduce(Interactions.union, read_shards(source.name).parts.values())
+    else:
+        data = read_whole(source, options, progress)
     _say_guesses(data, notify)
-    info, min_rating, k_core = None, options.clean.min_rating, options.clean.k_core
-    if source.kind == "dataset" and not options.clean.raw:
-        info = source.data
-        min_rating = info.min_rating if min_rating is None else min_rating
-        k_core = info.k_core if k_core is None else k_core
+    clean = options.clean
+    usual = source.data if source.kind == "dataset" and not clean.raw else Cleaning()
+    min_rating = usual.min_rating if clean.min_rating is None else clean.min_rating
+    k_core = usual.k_core if clean.k_core is None else clean.k_core
     applied = []
     if min_rating is not None and (source.kind != "dataset" or data.ratings is not None):
         data = splits.min_rating(data, min_rating)
@@ -117,19 +122,9 @@ def open_interactions(
         data = splits.k_core(data, k_core)
         applied.append(f"{k_core}-core")
     notes = [f"clean-up: {', '.join(applied)}"] if applied else []
-    if info is not None and (min_rating, k_core) == (info.min_rating, info.k_core):
-        notes += info.differences(data)
+    if usual is source.data and (min_rating, k_core) == (usual.min_rating, usual.k_core):
+        notes += usual.differences(data)
     return replace(data, provenance=replace(data.provenance, notes=(*data.provenance.notes, *notes)))
-
-
-def _whole(
-    source: Source, options: SourceOptions, progress: Progress | None, notify: Notify | None = None
-) -> Interactions:
-    if source.kind == "dataset":
-        return datasets.load(source.data, notify=notify)
-    if source.kind == "shards":
-        return reduce(Interactions.union, read_shards(source.name).parts.values())
-    return read_whole(source, options, progress)
 
 
 def open_split(
@@ -159,14 +154,14 @@ def open_split(
     ...     open_split(file, user="who", item="what")
     Split(train 7, valid 1, test 2; 1 users × 10 items)
     """
-    source, options = Source.of(path), SourceOptions.of(options, **changes)
+    source, options = _to_split(path, options, changes, notify)
     if source.kind == "shards":
-        _warn_split_already(options, notify)
         return read_shards(source.name)
     if source.kind == "parts":
         if "test" not in source.parts:
             raise DataError("has a train file and no test file", where=source.name, expected="a test set")
-        parts = _given_parts(source, options, notify, progress)
+        parts = read_parts(source, options, progress)
+        _say_guesses(parts["train"], notify)
         return splits.predefined(parts["train"], parts.get("valid"), parts["test"])
     how, data = options.split, open_interactions(source, options, notify=notify, progress=progress)
     return splits.split(data, by=how.by, test=how.test, valid=how.valid, seed=how.split_seed)
@@ -184,26 +179,27 @@ def open_fit_parts(
 
     A test file is not opened and need not exist; where the PATH is split here, the test part is dropped.
     """
-    source, options = Source.of(path), SourceOptions.of(options, **changes)
+    source, options = _to_split(path, options, changes, notify)
+    if source.kind == "shards":
+        return read_fit_shards(source.name)
     if source.kind == "parts":
         files = {part: files for part, files in source.parts.items() if part != "test"}
-        parts = _given_parts(replace(source, parts=files), options, notify, progress)
+        parts = read_parts(replace(source, parts=files), options, progress)
+        _say_guesses(parts["train"], notify)
         return parts["train"], parts.get("valid")
-    if source.kind == "shards":
-        _warn_split_already(options, notify)
-        return read_fit_shards(source.name)
     made = open_split(source, options, notify=notify, progress=progress)
     return made.train, made.valid
 
 
-def _given_parts(
-    source: Source, options: SourceOptions, notify: Notify | None, progress: Progress | None
-) -> Mapping[str, Interactions]:
-    """The parts of a folder that is split already."""
-    _warn_split_already(options, notify)
-    parts = read_parts(source, options, progress)
-    _say_guesses(parts["train"], notify)
-    return parts
+def _to_split(
+    path: Location | Source, options: SourceOptions | None, changes: Mapping[str, Any], notify: Notify | None
+) -> tuple[Source, SourceOptions]:
+    """What a PATH is and how to split it, with a warning if it is split already and options have no effect."""
+    source, options = Source.of(path), SourceOptions.of(options, **changes)
+    chosen = (options.split, options.clean) != (Splitting(), Cleaning())
+    if notify is not None and chosen and source.kind in ("parts", "shards"):
+        notify("this folder is already split: options for the clean-up and the split have no effect")
+    return source, options
 
 
 def read_lists(
@@ -241,11 +237,10 @@ def read_lists(
             where=provenance.source,
             expected="each item once",
         )
-    row = pl.col("_row")
     place = pl.col("rank") if "rank" in frame.columns else -pl.col("score")
     return (
         frame.with_row_index("_row")
-        .sort(row.min().over("user"), place, row)
+        .sort(pl.col("_row").min().over("user"), place, "_row")
         .select(
             pl.col("user").alias("user_id"),
             pl.col("item").alias("item_id"),
@@ -278,41 +273,38 @@ def write_shards_from(
 
     Returns what `shards.json` holds, as `talos.data.shards.write_shards` does.
     """
-    source, options = Source.of(path), options or SourceOptions()
-    how: dict[str, Any] = {
-        "shards": shards,
-        "by": options.split.by,
-        "test": options.split.test,
-        "valid": options.split.valid,
-        "seed": options.split.split_seed,
-        "name": without_password(os.fspath(path)),
-        "rows_at_once": DEFAULT_ROWS if rows_at_once is None else rows_at_once,
-        **({} if notify is None else {"notify": notify}),
-    }
+    source, options = _to_split(path, options, {}, notify)
+    data: Source | Interactions = source
+    min_rating = None if source.kind == "parts" else options.clean.min_rating
     if source.kind == "shards":
         raise DataError(
             "is divided into shards already", where=source.name, expected="the data it was made from"
         )
     if source.kind in ("dataset", "database"):
-        return write_shards(open_interactions(source, options, notify=notify), out, **how)
-    if options.clean.k_core is not None:
+        data, min_rating = open_interactions(source, options, notify=notify), None
+    elif options.clean.k_core is not None:
         raise ConfigError(
             "needs all interactions in memory, and shards are written a block at a time",
             where="k_core",
             expected="data that are clean already, or a split without shards",
         )
-    if source.kind == "parts":
-        _warn_split_already(options, notify)
-        return write_shards(source, out, options=options, **how)
-    return write_shards(source, out, options=options, min_rating=options.clean.min_rating, **how)
+    return write_shards(
+        data,
+        out,
+        shards=shards,
+        by=options.split.by,
+        test=options.split.test,
+        valid=options.split.valid,
+        seed=options.split.split_seed,
+        min_rating=min_rating,
+        rows_at_once=DEFAULT_ROWS if rows_at_once is None else rows_at_once,
+        name=without_password(os.fspath(path)),
+        notify=notify or (lambda line: None),
+        options=options,
+    )
 
 
 def _say_guesses(data: Interactions, notify: Notify | None) -> None:
     """Say which columns were taken for what, where that was a guess that may be wrong."""
     if notify is not None and data.provenance.guesses:
         notify(f"{data.provenance.source}: {data.provenance.guesses}")
-
-
-def _warn_split_already(options: SourceOptions, notify: Notify | None) -> None:
-    if notify is not None and (options.split, options.clean) != (Splitting(), Cleaning()):
-        notify("this folder is already split: options for the clean-up and the split have no effect")

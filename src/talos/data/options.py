@@ -125,8 +125,7 @@ class SourceOptions:
 
     def given(self) -> dict[str, Any]:
         """The values that differ from their defaults, by their bare names."""
-        defaults = type(self)().flat()
-        return {name: value for name, value in self.flat().items() if value != defaults[name]}
+        return dict(self.flat().items() - SourceOptions().flat().items())
 
     def as_dict(self, path: str) -> dict[str, Any]:
         """What a run stores about its data: nested values and the path, without the password of a URL.
@@ -147,13 +146,14 @@ class SourceOptions:
         user = "who"                  # Name of the user column.
         # item =                      # Name of the item column.
         """
-        lines = ["[data]", f"path = {_toml(without_password(path))}"]
+        lines = ["[data]", f"path = {json.dumps(without_password(path), ensure_ascii=False)}"]
         for part in (self.columns, self, self.split, self.clean):
             for one in fields(part):
                 value, described = getattr(part, one.name), one.metadata.get("help")
                 given = one.name not in _SECTIONS and (value != one.default or part is self.split)
                 if given or described:
-                    line = f"{'' if given else '# '}{one.name} = {_toml(value)}"
+                    shown = "" if value is None else json.dumps(value, ensure_ascii=False)
+                    line = f"{'' if given else '# '}{one.name} = {shown}"
                     lines.append(f"{line:<28}  # {described}" if described else line)
         return "\n".join(lines) + "\n"
 
@@ -198,10 +198,6 @@ def _kinds() -> Mapping[str, Any]:
     return {
         name: kind for part in parts for name, kind in get_type_hints(part).items() if name not in _SECTIONS
     }
-
-
-def _toml(value: Any) -> str:
-    return "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def read_source(config: str | os.PathLike[str]) -> tuple[str | None, SourceOptions]:

@@ -6,10 +6,8 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar
 
 from talos.data import catalogue
@@ -49,7 +47,6 @@ _SUFFIXES = {
 # The names of the file of interactions in folders of published datasets, which hold other files too.
 _INTERACTIONS = {"interactions", "ratings", "events", "clicks", "u.data"}
 _NEVER = {"split.json", "readme.txt", "dataset_info.json", "metadata.json", "planted.json"}
-SHARDS = "shards.json"
 
 T = TypeVar("T")
 Kind = Literal["file", "table", "parts", "shards", "dataset", "database", "memory"]
@@ -86,18 +83,16 @@ class Source:
         name = os.fspath(source)
         if is_database_url(name):
             return cls(kind="database", name=name)
-        if not name:
-            raise DataError(
-                "is empty", where="PATH", expected="a file, a folder, a dataset's name or a database URL"
-            )
         if name in (info.name for info in catalogue.available()) and not expanded(name).exists():
             return cls(kind="dataset", name=name, data=catalogue.info(name))
         path = existing_path(name)
-        if not path.is_dir():
+        if path.is_file():
             return cls(kind="file", name=name, parts={"all": [path]})
-        if (path / SHARDS).is_file():
+        if not path.is_dir():  # a pipe can be read only once, and a device may have no end
+            raise DataError("is a pipe or a device", where=name, expected="a file")
+        if (path / "shards.json").is_file():
             return cls(kind="shards", name=name)
-        with _file_errors(name):
+        with polars_errors(name):
             return _folder(name, path)
 
 
@@ -110,16 +105,16 @@ class Pass:
         options: how.
         wanted: role → name of the columns to look for.
         rows: the largest block.
-        careful_from: the number of the first file whose rows are looked at one by one.
         progress: called with the number of rows read and about how many there are.
+        careful_from: the number of the first file whose rows are looked at one by one.
     """
 
     source: Source
     options: SourceOptions
     wanted: Mapping[str, str | None]
     rows: int = ROWS_AT_ONCE
-    careful_from: int = sys.maxsize
     progress: Progress | None = None
+    careful_from: int = sys.maxsize
     number: int = 0  # of the file that is being read
     expected: int = 0  # rows, estimated from the first file
     text: bool = False  # whether ids of the current file may be integers written as text
@@ -131,7 +126,7 @@ class Pass:
             self.number, self.text, rows, kept = number, reader.text, 0, 0
             self.expected = self.expected or reader.rows
             careful = self.number >= self.careful_from
-            with _file_errors(reader.file.name):
+            with polars_errors(reader.file.name):
                 for block in reader.careful(self.rows) if careful else _ahead(reader.quick(self.rows)):
                     yield part, block
                     rows, kept, done = rows + block.rows, kept + len(block.frame), done + block.rows
@@ -162,7 +157,7 @@ class Pass:
         for part, files in source.parts.items():
             for path in files:
                 file = File(path, source.name if source.kind == "file" else str(path), options.max_bytes)
-                with _file_errors(file.name):
+                with polars_errors(file.name):
                     reader = _reader_of(file, options.format)(file, options, self.wanted)
                 self.expected = self.expected or round(reader.rows * size / path.stat().st_size)
                 if reader.format == "lightgcn":  # files that follow may have lines too short to be recognised
@@ -210,43 +205,19 @@ def read_through(
     careful pass, which knows the line of each row: `into` starts again from nothing.
     """
     columns = asdict(options.columns) if wanted is None else wanted
-    careful_from = sys.maxsize
-    with _copied_pipe(source, options.max_bytes) as source:
-        while True:
-            one = Pass(source, options, columns, rows, careful_from, progress)
-            try:
-                return into(one)
-            except BadBlockError:
-                if careful_from <= one.number:
-                    raise
-                careful_from = one.number
-
-
-@contextmanager
-def _copied_pipe(source: Source, max_bytes: int) -> Iterator[Source]:
-    """The source, with a temporary copy in place of a pipe, which can be read only once; a device is refused."""
-    if source.kind != "file" or source.parts["all"][0].is_file():
-        yield source
-        return
-    (path,) = source.parts["all"]
-    if not path.is_fifo() and not path.is_socket():
-        raise DataError("is a device", where=source.name, expected="a file, a folder or a pipe")
-    with TemporaryDirectory(prefix="talos-") as folder:
-        copy = Path(folder, path.name)
-        with _file_errors(source.name), path.open("rb") as pipe, copy.open("wb") as file:
-            while block := pipe.read(1 << 20):
-                file.write(block)
-                if file.tell() > max_bytes:
-                    what = f"more than {max_bytes:,} bytes"
-                    raise DataError(what, where=source.name, expected="less through a pipe")
-        yield replace(source, parts={"all": [copy]})
+    quick = Pass(source, options, columns, rows, progress)
+    try:
+        return into(quick)
+    except BadBlockError:
+        careful_from = quick.number
+    return into(Pass(source, options, columns, rows, progress, careful_from))
 
 
 def existing_path(name: str | os.PathLike[str]) -> Path:
     """The path of a file or folder that exists, else a `DataError` with the nearest name."""
     path = expanded(name)
-    with _file_errors(str(name)):
-        if path.exists():
+    with polars_errors(str(name)):
+        if os.fspath(name) and path.exists():  # an empty one would be the current folder
             return path
         beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     known = [info.name for info in catalogue.available()]
@@ -267,36 +238,22 @@ def _reader_of(file: File, format: str | None) -> type[Reader]:  # noqa: A002
     return next(one for one in READERS if (format in one.formats if format else one.recognises(file)))
 
 
-@contextmanager
-def _file_errors(name: str) -> Iterator[None]:
-    """Turn the errors of the disk, of memory and of polars into a `DataError`."""
-    try:
-        with polars_errors(name):
-            yield
-    except OSError as error:
-        raise DataError(
-            f"cannot be read ({error.strerror})", where=name, expected="a readable file"
-        ) from error
-    except MemoryError as error:
-        raise DataError("does not fit into memory", where=name, expected="a smaller file") from error
-
-
 def _folder(name: str, folder: Path) -> Source:
     """A folder of a train file and others, or one whose files are one table."""
-    files, parts = _readable(folder), _part_files(folder)
+    parts = _part_files(folder)
     if "train" in parts and len(parts) > 1:
-        kind: Kind = "parts"
-        tables = {part: _table(one) if one.is_dir() else [one] for part, one in parts.items()}
         used = list(parts.values())
-        notes = [f"union of {', '.join(one.name for one in used)}"]
+        tables = {part: _table(one) if one.is_dir() else [one] for part, one in parts.items()}
+        together = f"union of {', '.join(one.name for one in used)}"
     else:
-        kind, used = "table", _table(folder)
+        used = _table(folder)
         tables = {"all": used}
-        notes = [f"{len(used)} files of the folder read as one table"] if len(used) > 1 else []
-    others = [one.name for one in files if one not in used]
+        together = f"{len(used)} files of the folder read as one table"
+    others = ", ".join(one.name for one in _readable(folder) if one not in used)
+    notes = [together] if len(used) > 1 else []
     if others:
-        notes.append(f"other files there were ignored: {', '.join(others)}")
-    return Source(kind=kind, name=name, parts=tables, notes=tuple(notes))
+        notes.append(f"other files there were ignored: {others}")
+    return Source(kind="parts" if "train" in tables else "table", name=name, parts=tables, notes=tuple(notes))
 
 
 def _readable(folder: Path) -> list[Path]:
@@ -313,11 +270,14 @@ def _readable(folder: Path) -> list[Path]:
 
 def _part_files(folder: Path) -> dict[str, Path]:
     """The train, valid and test files of a folder; a part may be a folder of files that are one table."""
-    parts: dict[str, Path] = {}
-    for part, names in _PARTS.items():
-        found = [path for path in _readable(folder) if names & {*path.name.lower().split(".")[:-1]}]
-        folders = [one for one in sorted(folder.iterdir()) if one.name.lower() in names and one.is_dir()]
-        found += [one for one in folders if _readable(one)]
+    files, parts = _readable(folder), dict[str, Path]()
+    for part, words in _PARTS.items():
+        found = [path for path in files if words & {*path.name.lower().split(".")}]
+        found += [
+            one
+            for one in sorted(folder.iterdir())
+            if one.name.lower() in words and one.is_dir() and _readable(one)
+        ]
         if len(found) > 1:
             what = f"both {found[0].name} and {found[1].name} could be the {part} part"
             raise DataError(what, where=str(folder), expected="one file per part")
@@ -329,23 +289,20 @@ def _part_files(folder: Path) -> dict[str, Path]:
 def _table(folder: Path) -> list[Path]:
     """The files that make up the one table of a folder."""
     files = _readable(folder)
-    if not files:
+    named = [one for one in files if _INTERACTIONS & {one.name.lower(), one.name.lower().split(".")[0]}]
+    chosen = [one for one in files if _suffix(one) == ".inter"] or named or files
+    if not chosen:
         raise DataError(
             "nothing readable in this folder", where=str(folder), expected="csv, parquet, … files"
         )
-    chosen = [path for path in files if _suffix(path) == ".inter"] or [
-        path for path in files if _INTERACTIONS & {path.name.lower(), path.name.lower().split(".")[0]}
-    ]
-    if len(chosen) == 1:
-        return chosen
-    kinds = sorted({_suffix(path) for path in files})
+    kinds = sorted({_suffix(one) for one in chosen})
     if len(kinds) > 1:
         raise DataError(
             f"files of several kinds ({', '.join(kinds)})",
             where=str(folder),
             expected="parts of one table, or train and test files, or the path of one file",
         )
-    return files
+    return chosen
 
 
 def _suffix(path: Path) -> str:

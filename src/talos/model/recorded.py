@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from talos.data.databases import DatabaseURL, without_passwords
 from talos.data.interactions import Interactions
-from talos.data.open import open_interactions, open_split
+from talos.data.open import Notify, open_interactions, open_split
 from talos.data.options import Cleaning, SourceOptions, Splitting
 from talos.data.shards import SplitShare
 from talos.data.source import Source
@@ -18,8 +18,6 @@ from talos.errors import ConfigError, DataError, Option
 from talos.progress import Progress
 
 __all__ = ["fingerprints_of", "open_recorded", "open_test", "record_of"]
-
-Notify: TypeAlias = Callable[[str], None]
 
 
 def open_test(
@@ -59,6 +57,7 @@ def open_recorded(
     run: str | os.PathLike[str],
     data: str | None = None,
     options: SourceOptions | None = None,
+    test: Interactions | None = None,
     notify: Notify | None = None,
     progress: Progress | None = None,
 ) -> Split:
@@ -66,27 +65,32 @@ def open_recorded(
 
     A record may be a stranger's. It never opens a database by itself and its SQL is never run: for data in a database
     `data` names the URL again, and `options.query` the query. Data that are not those of the record are refused,
-    because another split would put what was trained on into the test part.
+    because another split would put what was trained on into the test part. Without a record, `data` are read and split
+    by the options alone, and must give the test part that the run carries.
 
     Args:
         source: the record, see `record_of`; None if there is none.
         run: the run or study, as an error calls it.
         data: where the data are now; where the record says if None.
         options: how to read `data`, where it differs from the record.
+        test: the test part that the run carries, for a run without a record.
         notify: called with one line of text for each message.
         progress: called with the number of rows read and of all rows.
 
     Raises:
-        ConfigError: there is no record, or the data are in a database that `data` does not name.
+        ConfigError: there is neither a record nor a test part, or the data are in a database that `data` does not name.
         DataError: the data have changed, or cannot be read.
     """
+    asked = options or SourceOptions()
     if source is None:
-        raise ConfigError(
-            "the run does not say what it was tested on",
-            where=os.fspath(run),
-            expected="a PATH to measure it on",
-        )
-    recorded, asked = SourceOptions.from_dict(source), options or SourceOptions()
+        if data is None or test is None:
+            raise ConfigError(
+                "the run does not say what it was tested on",
+                where=os.fspath(run),
+                expected="a PATH to measure it on",
+            )
+        source = asked.as_dict(data)
+    recorded = SourceOptions.from_dict(source)
     path = str(source["path"]) if data is None else data
     if data is None and "://" in path:
         raise ConfigError(
@@ -105,6 +109,9 @@ def open_recorded(
         path, recorded, notify=notify, progress=progress, **{**asked.given(), "query": asked.query}
     )
     stored, found = source.get("fingerprints"), fingerprints_of(parts)
+    if not isinstance(stored, Mapping) and test is not None:
+        stored = {"test": test.fingerprint()}
+        found = {"test": parts.test.aligned_to(test)[0].fingerprint()}
     if isinstance(stored, Mapping) and stored != found:
         changed = [name for name in {**found, **stored} if stored.get(name) != found.get(name)]
         raise DataError(

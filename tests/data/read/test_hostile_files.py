@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from talos.data.interactions import Interactions
-from talos.data.open import read
+from talos.data.open import open_split, read
 from talos.data.shards import write_shards
 from talos.errors import DataError
 
@@ -21,38 +22,23 @@ Write = Callable[[str, str | bytes], Path]
 CLICKS = b"user,item\n" + b"".join(b"u%d,i%d\n" % (n % 7, n) for n in range(70))
 
 
-@pytest.fixture
-def pipe(tmp_path: Path) -> Path:
-    """A named pipe through which somebody sends clicks once."""
-    path = tmp_path / "clicks.csv"
-    os.mkfifo(path)
-    threading.Thread(target=path.write_bytes, args=(CLICKS,), daemon=True).start()
-    return path
+def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
+    """A pipe can be read once only, and a device may have no end."""
+    os.mkfifo(tmp_path / "clicks.csv")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "socket"))
+    for path in (tmp_path / "clicks.csv", tmp_path / "socket", Path("/dev/zero"), Path("/dev/null")):
+        for reading in (read, open_split, partial(write_shards, out=tmp_path / "out", shards=2)):
+            with pytest.raises(DataError, match=f"^{path}: is a pipe or a device; expected a file$"):
+                reading(path)
 
 
-def test_a_pipe_is_read(pipe: Path) -> None:
-    assert len(read(pipe)) == 70
-
-
-def test_a_pipe_is_divided_into_shards(pipe: Path, tmp_path: Path) -> None:
-    assert write_shards(pipe, tmp_path / "out", shards=2)["source"]["rows"] == 70
-
-
-def test_standard_input_is_read() -> None:
+def test_standard_input_is_read_if_it_is_a_file(tmp_path: Path) -> None:
     code = "from talos import read; print(len(read('/dev/stdin')))"
-    done = subprocess.run([sys.executable, "-c", code], input=CLICKS, capture_output=True)
+    (tmp_path / "clicks").write_bytes(CLICKS)
+    with (tmp_path / "clicks").open("rb") as file:
+        done = subprocess.run([sys.executable, "-c", code], stdin=file, capture_output=True)
     assert (done.stdout, done.returncode) == (b"70\n", 0), done.stderr
-
-
-def test_a_pipe_without_end_is_not_kept(pipe: Path) -> None:
-    with pytest.raises(DataError, match="more than 100 bytes"):
-        read(pipe, max_bytes=100)
-
-
-@pytest.mark.parametrize("device", ["/dev/zero", "/dev/null"])
-def test_devices_are_refused(device: str) -> None:
-    with pytest.raises(DataError, match=f"{device}: is a device; expected a file, a folder or a pipe"):
-        read(device)
 
 
 def test_strings_without_header_by_position(write: Write) -> None:
