@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from talos.checks import positive_integer
+from talos.checks import positive_integer, require
 from talos.cli.options import Json, TrainingOptions, missing, parse_budget, with_options
 from talos.cli.output import print_json, print_table, say
 from talos.cli.shared import shown, space_for, write_study_page
@@ -156,10 +156,9 @@ def _compare_runs(runs: Sequence[str], out: Path | None, losses: str | None, jso
     from talos.studies.compare import compare_runs
 
     for flag, given in (("--losses", losses), ("--out", out)):
-        if given is not None:
-            raise ConfigError("together with runs", where=flag, expected="a PATH of data")
-    if len(runs) < 2:
-        raise ConfigError("one run", where="RUN", expected="two or more, or a PATH of data with --losses")
+        require(given is None, "together with runs", where=flag, expected="a PATH of data", error=ConfigError)
+    expected = "two or more, or a PATH of data with --losses"
+    require(len(runs) > 1, "one run", where="RUN", expected=expected, error=ConfigError)
     table = compare_runs(runs, **how)
     print_json(table.as_dict()) if json else _print_table(table)
 

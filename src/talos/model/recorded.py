@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from talos.checks import require
 from talos.data.databases import DatabaseURL, without_passwords
 from talos.data.interactions import Interactions
 from talos.data.open import Notify, open_interactions, open_split
@@ -81,30 +83,27 @@ def open_recorded(
         ConfigError: there is neither a record nor a test part, or the data are in a database that `data` does not name.
         DataError: the data have changed, or cannot be read.
     """
-    asked = options or SourceOptions()
+    asked, check = options or SourceOptions(), partial(require, where=os.fspath(run), error=ConfigError)
     if source is None:
-        if data is None or test is None:
-            raise ConfigError(
-                "the run does not say what it was tested on",
-                where=os.fspath(run),
-                expected="a PATH to measure it on",
-            )
-        source = asked.as_dict(data)
+        check(
+            data is not None and test is not None,
+            "the run does not say what it was tested on",
+            expected="a PATH to measure it on",
+        )
+        source = asked.as_dict(str(data))
     recorded = SourceOptions.from_dict(source)
     path = str(source["path"]) if data is None else data
-    if data is None and "://" in path:
-        raise ConfigError(
-            f"its data are in a database ({without_passwords(path)})",
-            where=os.fspath(run),
-            expected="the URL as PATH, and the query if there is one: a record does not open it by itself",
-        )
-    if data is not None and recorded.query and not asked.query and DatabaseURL.parse(data).query is None:
-        raise ConfigError(
-            "its data are the rows of a query, and a run's SQL is not run by itself",
-            where=os.fspath(run),
-            expected=f"the query again; the run has {recorded.query!r}",
-            option=Option("query", "SQL", "names it"),
-        )
+    check(
+        data is not None or "://" not in path,
+        f"its data are in a database ({without_passwords(path)})",
+        expected="the URL as PATH, and the query if there is one: a record does not open it by itself",
+    )
+    check(
+        data is None or not recorded.query or bool(asked.query or DatabaseURL.parse(data).query),
+        "its data are the rows of a query, and a run's SQL is not run by itself",
+        expected=f"the query again; the run has {recorded.query!r}",
+        option=Option("query", "SQL", "names it"),
+    )
     parts = open_split(
         path, recorded, notify=notify, progress=progress, **{**asked.given(), "query": asked.query}
     )

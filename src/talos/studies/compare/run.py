@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -232,14 +233,16 @@ def compare_runs(
         ks = _lengths(metrics, model.train.num_items)
         found = "" if model.test is None else model.test.compact().fingerprint()
         expected = expected or found
-        if found != expected or not found:
-            raise DataError(
-                "has another test part than the first run" if found else "has no test part",
-                where=str(folder),
-                expected="runs of one split",
-            )
-        if name in results:
-            raise ConfigError("is named twice", where=name, expected="different runs")
+        require(
+            found == expected != "",
+            "has another test part than the first run" if found else "has no test part",
+            where=name,
+            expected="runs of one split",
+            error=DataError,
+        )
+        require(
+            name not in results, "is named twice", where=name, expected="different runs", error=ConfigError
+        )
         results[name] = [
             RunResult(
                 model=name,
@@ -307,21 +310,20 @@ def _table(
 def _lengths(metrics: Sequence[str], num_items: int) -> list[int]:
     """The list lengths in names such as `recall@20`, in ascending order."""
     known, lengths = (*RANKING_METRICS, *LIST_METRICS), set[int]()
+    check = partial(require, where="metrics", error=ConfigError)
     for metric in metrics:
         name, _, k = metric.partition("@")
-        if name not in known:
-            raise ConfigError(f"no metric {metric!r}", where="metrics", hint=nearest(name, known))
-        if not k.isdecimal() or not 1 <= int(k) <= num_items:
-            raise ConfigError(
-                f"{metric!r}",
-                where="metrics",
-                expected=f"a list length of 1 to {num_items:,} after @, such as {name}@{min(20, num_items)}",
-            )
+        check(name in known, f"no metric {metric!r}", hint=nearest(name, known))
+        check(
+            k.isdecimal() and 1 <= int(k) <= num_items,
+            f"{metric!r}",
+            expected=f"a list length of 1 to {num_items:,} after @, such as {name}@{min(20, num_items)}",
+        )
         lengths.add(int(k))
     for metric in metrics:
         name, _, k = metric.partition("@")
-        if name in LIST_METRICS and int(k) != max(lengths):
-            raise ConfigError(f"{metric!r}", where="metrics", expected=f"{name}@{max(lengths)}, the longest")
+        longest = name not in LIST_METRICS or int(k) == max(lengths)
+        check(longest, f"{metric!r}", expected=f"{name}@{max(lengths)}, the longest")
     return sorted(lengths)
 
 

@@ -17,6 +17,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,6 +26,7 @@ import torch
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from talos import registry
+from talos.checks import require
 from talos.config import RunConfig, read_toml
 from talos.data.interactions import Interactions
 from talos.errors import ConfigError, InputError, nearest
@@ -77,10 +79,13 @@ class Space:
                 entries[key] = _distribution(value, place)
             else:
                 fixed[key] = value
-        if not entries:
-            raise ConfigError(
-                "nothing varies", where=where or "space", expected="at least one list of values or range"
-            )
+        require(
+            bool(entries),
+            "nothing varies",
+            where=where or "space",
+            expected="at least one list of values or range",
+            error=ConfigError,
+        )
         return cls(entries=entries, fixed=fixed)
 
     @classmethod
@@ -128,31 +133,28 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 def _distribution(value: Any, place: str) -> Entry:
     """The distribution of a list of values or of a range."""
+    check = partial(require, where=place, error=ConfigError)
     if not isinstance(value, Mapping):
-        plain = all(isinstance(one, str | int | float) for one in value)
-        if not value or not plain or len(set(map(repr, value))) < len(value):
-            raise ConfigError(
-                f"{list(value)}", where=place, expected="a list of different numbers, strings or booleans"
-            )
+        plain = bool(value) and all(isinstance(one, str | int | float) for one in value)
+        different = len(set(map(repr, value))) == len(value)
+        check(
+            plain and different, f"{list(value)}", expected="a list of different numbers, strings or booleans"
+        )
         return CategoricalDistribution(value)
     for name, one in value.items():
-        if name not in _RANGE:
-            raise ConfigError(f"no {name!r} in a range", where=place, hint=nearest(name, _RANGE))
+        check(name in _RANGE, f"no {name!r} in a range", hint=nearest(name, _RANGE))
         number = isinstance(one, int | float) and math.isfinite(one)
-        if isinstance(one, bool) != (name == "log") or not number:
-            raise ConfigError(
-                f"{name} = {one!r}",
-                where=place,
-                expected="true or false" if name == "log" else "a number",
-            )
-    if not {"low", "high"} <= value.keys():
-        raise ConfigError("an incomplete range", where=place, expected="low and high")
-    if not value["low"] < value["high"] or value.get("step", 0) > value["high"] - value["low"]:
-        raise ConfigError(
-            f"an empty range, {value['low']} to {value['high']}",
-            where=place,
-            expected="low below high, by a step at least",
+        check(
+            number and isinstance(one, bool) == (name == "log"),
+            f"{name} = {one!r}",
+            expected="true or false" if name == "log" else "a number",
         )
+    check({"low", "high"} <= value.keys(), "an incomplete range", expected="low and high")
+    check(
+        0 < value["high"] - value["low"] >= value.get("step", 0),
+        f"an empty range, {value['low']} to {value['high']}",
+        expected="low below high, by a step at least",
+    )
     try:
         whole = all(isinstance(one, int) for one in value.values())
         return IntDistribution(**value) if whole else FloatDistribution(**value)
@@ -245,12 +247,13 @@ def default_space(config: RunConfig) -> Space:
     """
     if config.baseline is not None:
         space = registry.search_space("baseline", config.baseline.name)
-        if not space:
-            raise ConfigError(
-                f"the baseline {config.baseline.name!r} has nothing to choose",
-                where="baseline",
-                expected="a baseline with options",
-            )
+        require(
+            bool(space),
+            f"the baseline {config.baseline.name!r} has nothing to choose",
+            where="baseline",
+            expected="a baseline with options",
+            error=ConfigError,
+        )
         return Space.from_dict({"baseline": space})
     loss = registry.make_loss(
         config.loss, generator=torch.Generator(), k=config.k, num_users=1, num_items=config.k
