@@ -396,8 +396,8 @@ def _as_ids(wanted: Ids | str | int, where: str) -> pl.Series:
     """Ids, or a single one, as a series; as strings if they are of both types or beyond 64 bits."""
     listed: Any = wanted
     if not isinstance(wanted, pl.Series | np.ndarray):
-        if not isinstance(wanted, str | int | np.integer | Iterable):
-            raise ArgumentError(f"a {type(wanted).__name__}", where=where, expected="an id, or several")
+        known = isinstance(wanted, str | int | np.integer | Iterable)
+        require(known, f"a {type(wanted).__name__}", where=where, expected="an id, or several")
         listed = [wanted] if isinstance(wanted, str | int | np.integer) else list(wanted)
     try:
         return as_id_series(listed, where)

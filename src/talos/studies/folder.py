@@ -13,9 +13,11 @@ import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from talos.checks import require
 from talos.errors import ConfigError, DataError
 from talos.files import locked, read_sealed, write_sealed
 
@@ -61,33 +63,38 @@ def study_folder(
     ({'days': 3}, {'note': 'x'})
     """
     out, plain = manifest.parent, json.loads(json.dumps(settings))
-    if out.exists() and not out.is_dir():
-        raise ConfigError("is not a folder", where=str(out), expected=f"a new folder or that of a {noun}")
+    check = partial(require, where=str(out), error=ConfigError)
+    check(out.is_dir() or not out.exists(), "is not a folder", expected=f"a new folder or that of a {noun}")
     held = [] if manifest.exists() or not out.exists() else [entry.name for entry in out.iterdir()]
-    if any(name not in (_LOCK, *may_hold) and not _LEFTOVER.fullmatch(name) for name in held):
-        raise ConfigError("is not empty", where=str(out), expected=f"a new folder or that of the same {noun}")
+    check(
+        all(name in (_LOCK, *may_hold) or _LEFTOVER.fullmatch(name) for name in held),
+        "is not empty",
+        expected=f"a new folder or that of the same {noun}",
+    )
     out.mkdir(parents=True, exist_ok=True)
     with locked(out / _LOCK, guards=out, purpose=f"working on a {noun}"):
         for entry in list(out.rglob(".*.tmp")):
             if _LEFTOVER.fullmatch(entry.name):
                 shutil.rmtree(entry, ignore_errors=True)
         difference = first_difference(read_manifest(manifest, noun)[0], plain) if manifest.exists() else ""
-        if difference:
-            raise ConfigError(
-                f"holds a {noun} with other settings ({difference})",
-                where=str(out),
-                expected="the same settings and data, or a new folder",
-            )
+        check(
+            not difference,
+            f"holds a {noun} with other settings ({difference})",
+            expected="the same settings and data, or a new folder",
+        )
         write_sealed(manifest, {"format": FORMAT, "settings": plain, **facts})
         yield
 
 
 def read_manifest(manifest: Path, noun: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings and facts that `study_folder` wrote, as plain values."""
-    if not manifest.is_file():
-        raise DataError(
-            f"has no {manifest.name}", where=str(manifest.parent), expected=f"the folder of a {noun}"
-        )
+    require(
+        manifest.is_file(),
+        f"has no {manifest.name}",
+        where=str(manifest.parent),
+        expected=f"the folder of a {noun}",
+        error=DataError,
+    )
     values = read_sealed(manifest, hint="use a new folder")
     del values["format"]
     return values.pop("settings", {}), values

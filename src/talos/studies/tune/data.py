@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from talos.checks import require
 from talos.data.interactions import Interactions, Provenance
 from talos.data.vocabulary import Vocabulary
 from talos.errors import DataError
@@ -55,12 +56,13 @@ def fit_parts(train: Interactions, valid: Interactions | None) -> FitParts:
             expected="one to tune on",
             hint="`talos data split` makes one",
         )
-    if not ((train.user_degrees > 0) & (valid.user_degrees > 0)).any():
-        raise DataError(
-            "no user of the validation part is in train",
-            where=valid.provenance.source,
-            expected="at least one user with interactions in both",
-        )
+    require(
+        bool(((train.user_degrees > 0) & (valid.user_degrees > 0)).any()),
+        "no user of the validation part is in train",
+        where=valid.provenance.source,
+        expected="at least one user with interactions in both",
+        error=DataError,
+    )
     both = train.union(valid).compact()
     return FitParts(train.aligned_to(both)[0], valid.aligned_to(both)[0])
 
