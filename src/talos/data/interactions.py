@@ -13,9 +13,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from talos.data.arrays import Codes, sort_rows, take
-from talos.data.description import Description
-from talos.data.id_column import IdColumn
-from talos.data.vocabulary import Ids, Vocabulary, add_ids, as_id_series
+from talos.data.description import Description, describe
+from talos.data.vocabulary import IdColumn, Ids, Vocabulary, add_ids, as_id_series
 from talos.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
@@ -344,7 +343,7 @@ class Interactions(Rows):
 
     def _known(self, role: str, mine: Vocabulary, others: Vocabulary) -> NDArray[np.int64]:
         """The position in another vocabulary of each id of one of this object's; see `aligned_to`."""
-        codes = others.encode_other(mine)
+        codes = others.encode(mine.ids)
         if mine.ids.dtype != others.ids.dtype and len(mine) and len(others) and not (codes >= 0).any():
             what, expected = (
                 f"{'strings' if one.ids.dtype == pl.String else 'integers'} such as {one.ids[0]!r}"
@@ -453,7 +452,7 @@ class Interactions(Rows):
         density                    75.0000%
         ...
         """
-        return Description.of(self)
+        return describe(self)
 
     def __repr__(self) -> str:
         extras = [

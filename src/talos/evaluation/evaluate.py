@@ -19,7 +19,7 @@ from torch import Tensor
 from talos.checks import is_integer
 from talos.data.description import gini
 from talos.data.interactions import Interactions
-from talos.data.vocabulary import Vocabulary, as_id_series
+from talos.data.vocabulary import as_id_series
 from talos.distributed import SINGLE_PROCESS, Group, current
 from talos.errors import ConfigError, DataError, nearest
 from talos.evaluation.metrics import (
@@ -237,7 +237,7 @@ def evaluate_lists(
     codes = {}
     for column, vocabulary in (("user_id", test.user_ids), ("item_id", test.item_ids)):
         ids = as_id_series(lists[column], column)
-        codes[column] = vocabulary.encode_other(Vocabulary(ids))
+        codes[column] = vocabulary.encode(ids)
         if ids.dtype != vocabulary.ids.dtype and (codes[column] < 0).any():  # "07" is not the integer 7
             raise DataError(
                 f"{ids.dtype} ids in the lists, {vocabulary.ids.dtype} ids in the test set, and some do not match",
