@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from talos.data.interactions import Interactions
 from talos.data.splits import Split, k_core, min_rating, predefined, split, write_split
-from talos.errors import ArgumentError, ConfigError, DataError
+from talos.errors import ArgumentError, ConfigError, DataError, InputError
 
 Make = Callable[..., Interactions]
 
@@ -178,12 +178,14 @@ def test_cold_users_and_items_are_counted_not_dropped() -> None:
     [
         ({"test": 1.0}, "test: 1.0; expected a share"),
         ({"valid": -0.1}, "valid"),
+        ({"test": True}, "test: True; expected a valid number"),
+        ({"seed": -1}, "split_seed: -1; expected a whole number"),
         ({"by": "usr"}, "did you mean 'user'"),
         ({"by": "time"}, "no timestamps"),
     ],
 )
 def test_bad_options(random_data: Make, options: dict[str, object], message: str) -> None:
-    with pytest.raises((ConfigError, DataError), match=message):
+    with pytest.raises(InputError, match=message):
         split(random_data(), **options)  # type: ignore[arg-type]
 
 
