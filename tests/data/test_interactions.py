@@ -144,6 +144,10 @@ def test_views() -> None:
     assert compact.item_titles.to_list() == ["Why"]
     with pytest.raises(ArgumentError, match="no user 'z'"):
         data.items_of("z")
+    numbers = Interactions.from_ids([5, 7], [1, 2])
+    assert [numbers.items_of(user).to_list() for user in (5, "7")] == [[1], [2]]
+    with pytest.raises(ArgumentError, match="no user '05'"):
+        numbers.items_of("05")
     assert data.to_scipy().toarray().tolist() == [[1, 1], [0, 1]]
     assert data.with_titles(pl.Series(["1", "2"])).item_titles is not None
     with pytest.raises(ArgumentError, match="1 titles"):

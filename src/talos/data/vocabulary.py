@@ -184,7 +184,7 @@ class IdColumn:
     """
 
     def __init__(
-        self, role: str, *, as_strings: bool = False, check: Callable[[pl.Series], None] | None = None
+        self, role: str, *, as_strings: bool = False, check: Callable[[pl.Series], None] = lambda _: None
     ) -> None:
         self.role, self.as_strings, self.check = role, as_strings, check
         self._type: pl.DataType | None = None
@@ -217,20 +217,17 @@ class IdColumn:
         if self.as_strings:
             ids, text = ids.cast(pl.String), False
         self._kinds.add("integer" if ids.dtype != pl.String else "text" if text else "string")
-        if self._type is None:
-            self._type = ids.dtype
-        if ids.dtype == self._type or ids.dtype != pl.String:
-            return ids.cast(self._type)
-        if self.check is not None:
+        self._type = self._type or ids.dtype
+        if ids.dtype == pl.String and self._type != pl.String:
             self.check(ids)
-        if "string" in self._kinds or not are_integers(ids):
-            raise _mixed_ids(self.role)
+            if "string" in self._kinds or not are_integers(ids):
+                raise _mixed_ids(self.role)
         return ids.cast(self._type)
 
     def _encoded(self, ids: pl.Series) -> Codes:
         codes, places = self._encoder.encode(ids)
         self._new.append(ids.gather(places))
-        if self.check is not None and ids.dtype == pl.String:
+        if ids.dtype == pl.String:
             self.check(self._new[-1])
         return codes
 
