@@ -267,17 +267,15 @@ def _mixed_ids(role: str) -> DataError:
 
 
 def _by_table(values: NDArray[Any]) -> tuple[Vocabulary, Codes] | None:
-    """The vocabulary and the codes of integers by a table of their range; None if that is too wide."""
+    """The vocabulary and the codes of integers, which are written over; None if a table of their range is too large."""
     low, high = (int(values.min()), int(values.max())) if len(values) else (0, -1)
     width = high - low + 1
-    if width > max(4 * len(values), 1 << 16):
+    if width > min(max(4 * len(values), 1 << 16), 1 << 31):
         return None
+    values -= low
     present = np.zeros(width, bool)
-    codes = values.astype(np.int32, copy=False)  # written over
-    blocks = [slice(start, start + _ROWS_AT_ONCE) for start in range(0, len(values), _ROWS_AT_ONCE)]
-    for here in blocks:
-        present[values[here].astype(np.int64) - low] = True
+    for start in range(0, len(values), _ROWS_AT_ONCE):  # numpy makes 64-bit copies of positions
+        present[values[start : start + _ROWS_AT_ONCE]] = True
     position = np.cumsum(present, dtype=np.int32) - np.int32(1)
-    for here in blocks:
-        codes[here] = position[values[here].astype(np.int64) - low]
+    codes = take(position, values, out=values if values.dtype == np.int32 else None)
     return Vocabulary(pl.Series(np.flatnonzero(present).astype(np.int64) + low)), codes
