@@ -315,8 +315,7 @@ def leave_one(data: Interactions, picked: NDArray[np.bool_]) -> NDArray[np.bool_
 
 def _latest_share(data: Interactions, share: float) -> NDArray[np.bool_]:
     """A flag per interaction, true for the latest `share` of all; equal times are ordered by user and item."""
-    stamps = data.timestamps
-    assert stamps is not None
+    stamps: Any = data.timestamps
     chosen = np.zeros(len(data), bool)
     chosen[np.argsort(stamps, kind="stable")[len(data) - round(share * len(data)) :]] = True
     return chosen
