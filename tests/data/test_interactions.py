@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from talos.data.description import gini
-from talos.data.id_column import IdColumn
 from talos.data.interactions import Interactions
-from talos.data.vocabulary import Vocabulary
+from talos.data.vocabulary import IdColumn, Vocabulary
 from talos.errors import ArgumentError, DataError
 
 rows = st.lists(st.tuples(st.integers(-5, 5), st.integers(0, 6), st.integers(0, 9)), max_size=60)
@@ -145,6 +144,10 @@ def test_views() -> None:
     assert compact.item_titles.to_list() == ["Why"]
     with pytest.raises(ArgumentError, match="no user 'z'"):
         data.items_of("z")
+    numbers = Interactions.from_ids([5, 7], [1, 2])
+    assert [numbers.items_of(user).to_list() for user in (5, "7")] == [[1], [2]]
+    with pytest.raises(ArgumentError, match="no user '05'"):
+        numbers.items_of("05")
     assert data.to_scipy().toarray().tolist() == [[1, 1], [0, 1]]
     assert data.with_titles(pl.Series(["1", "2"])).item_titles is not None
     with pytest.raises(ArgumentError, match="1 titles"):
@@ -170,11 +173,10 @@ def test_describe_leaves_out_the_inactive() -> None:
     data = Interactions.from_ids([1, 1, 2], [7, 8, 8], timestamps=[0, 86400, 5])
     data = data.where(data.rows == 0)
     description = data.describe()
-    assert (description.users, description.items, description.interactions) == (1, 2, 2)
-    assert description.density == 1
+    assert [description[name] for name in ("users", "items", "interactions", "density")] == [1, 2, 2, 1]
     assert "1970-01-01 00:00 to 1970-01-02 00:00" in str(description)
     empty = data.where(np.zeros(2, bool)).describe()
-    assert (empty.users, empty.density, empty.first_timestamp) == (0, 0, None)
+    assert (empty["users"], empty["density"], empty["first_timestamp"]) == (0, 0, None)
 
 
 def test_many_rows_go_through_blocks_and_threads() -> None:

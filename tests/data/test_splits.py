@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import talos
 from talos.data.interactions import Interactions
 from talos.data.splits import Split, k_core, min_rating, predefined, split, write_split
-from talos.errors import ArgumentError, ConfigError, DataError
+from talos.errors import ArgumentError, ConfigError, DataError, InputError
 
 Make = Callable[..., Interactions]
 
@@ -178,13 +179,25 @@ def test_cold_users_and_items_are_counted_not_dropped() -> None:
     [
         ({"test": 1.0}, "test: 1.0; expected a share"),
         ({"valid": -0.1}, "valid"),
+        ({"test": True}, "test: True; expected a valid number"),
+        ({"seed": -1}, "split_seed: -1; expected a whole number"),
         ({"by": "usr"}, "did you mean 'user'"),
         ({"by": "time"}, "no timestamps"),
     ],
 )
 def test_bad_options(random_data: Make, options: dict[str, object], message: str) -> None:
-    with pytest.raises((ConfigError, DataError), match=message):
+    with pytest.raises(InputError, match=message):
         split(random_data(), **options)  # type: ignore[arg-type]
+
+
+def test_an_error_about_times_names_the_columns_that_were_not_read(tmp_path: Path) -> None:
+    (tmp_path / "sales.csv").write_text("user,item,qty,price\na,x,1,2\nb,x,1,2\n")
+    with pytest.raises(DataError) as caught:
+        talos.read(tmp_path / "sales.csv").split(by="time")
+    assert str(caught.value).endswith(
+        "no timestamps; expected a time column to split by time "
+        "(columns not read: 'qty', 'price'; timestamp='NAME' names it)"
+    )
 
 
 def test_a_test_part_without_known_users_is_refused() -> None:

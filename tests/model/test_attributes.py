@@ -182,7 +182,6 @@ def test_ids_of_a_categorical_column_are_strings() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("item_id,title\n1,a\n1,b\n", "item 1 is there more than once"),
         ("item_id,title\n1,a\n2\n", "line 3: 1 field; expected 2"),
         ("item_id,title\n1,a\n,b\n", "no id in row 1"),
         ("what,that,title\n1,2,a\n", "column"),
@@ -214,6 +213,8 @@ def test_ids_take_the_models_type() -> None:
     assert align_items(table.with_columns(pl.col("item_id").cast(pl.String)), numbers)[2] == 1
     with pytest.raises(DataError, match="item id 'x'; expected integer ids"):
         align_items(pl.DataFrame({"item_id": ["x"], "year": [1]}), numbers)
+    with pytest.raises(DataError, match="item 1 is there more than once; expected each item once"):
+        align_items(pl.DataFrame({"item_id": [1, 1], "year": [1, 2]}), numbers)
     with pytest.raises(DataError, match="none of the items"):
         align_items(pl.DataFrame({"item_id": [77], "year": [1]}), numbers)
 
@@ -221,8 +222,8 @@ def test_ids_take_the_models_type() -> None:
 def test_columns_of_interactions_are_such_a_table(tmp_path: Path) -> None:
     path = tmp_path / "clicks.csv"
     path.write_text("user,item,genre\na,i1,x\nb,i1,y\na,i2,z\n")
-    table = read_items(path, columns=["genre"], repeated=True)
-    assert sorted(table.rows()) == [("i1", "y"), ("i2", "z")]
+    table = read_items(path, columns=["genre"])
+    assert table.rows() == [("i1", "x"), ("i1", "y"), ("i2", "z")]
     with pytest.raises(DataError, match="no column 'gnre'"):
         read_items(path, columns=["gnre"])
 

@@ -53,7 +53,7 @@ def get(
 
     description = open_interactions(datasets.info(name).name, source, notify=say).describe()
     if json:
-        print_json({"name": name, **description.as_dict()})
+        print_json({"name": name, **description})
     else:
         print_facts(description.rows(), title=name)
 
@@ -67,9 +67,9 @@ def describe(path: PathArgument, *, source: UnsplitOptions, json: Json = False) 
     with reading() as progress:
         description = open_interactions(path, source, notify=say, progress=progress).describe()
     if json:
-        print_json(description.as_dict())
+        print_json(description)
     else:
-        print_facts(description.rows(), title=description.source)
+        print_facts(description.rows(), title=description["source"])
 
 
 @app.command("split", cls=Command)

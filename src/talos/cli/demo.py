@@ -78,8 +78,7 @@ def demo(
             name: {**one.as_dict(), "fit_seconds": seconds[name], "talos_minus_this": behind[name]}
             for name, one in reports.items()
         }
-        facts = data.describe().as_dict()
-        print_json({"data": facts, "models": models, "run": str(out), "report": str(page)})
+        print_json({"data": data.describe(), "models": models, "run": str(out), "report": str(page)})
         return
     print_facts(data.describe().rows(), title=data.provenance.source)
     rows = [

@@ -170,7 +170,7 @@ def _read_items(
     if items is None and not Path(path).is_file():
         raise ConfigError("without --items", where="--item-columns", expected="a PATH that is a file")
     table = (
-        read_items(path, item=source.columns.item, columns=chosen, repeated=True)
+        read_items(path, item=source.columns.item, columns=chosen).unique("item_id", keep="last")
         if items is None
         else read_items(items, columns=chosen)
     )

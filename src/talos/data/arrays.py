@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from talos.errors import ArgumentError
 from talos.files import built_library
 
-__all__ = ["Codes", "IdEncoder", "SortedRows", "library", "sort_rows", "take"]
+__all__ = ["Codes", "Growing", "IdEncoder", "SortedRows", "library", "sort_rows", "take"]
 
 Codes: TypeAlias = NDArray[np.int32]
 """Positions of users or items in their vocabularies."""
@@ -112,6 +112,36 @@ class IdEncoder:
         if count < 0:
             raise RuntimeError("this version of polars stores strings in another way")
         return codes, fresh[:count].copy()
+
+
+class Growing:
+    """An array that is filled block by block.
+
+    >>> column = Growing()
+    >>> column.add(np.array([1, 2]), expected=3)
+    >>> column.add(np.array([0.5]))
+    >>> column.values.tolist()
+    [1.0, 2.0, 0.5]
+    """
+
+    def __init__(self) -> None:
+        self._array: NDArray[Any] = np.empty(0, bool)
+        self._length = 0
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """The values so far."""
+        return self._array[: self._length]
+
+    def add(self, block: NDArray[Any], expected: int = 0) -> None:
+        """Take the next values, of about `expected` in all; their type is one that has room for each block's."""
+        kind, end = np.promote_types(self._array.dtype, block.dtype), self._length + len(block)
+        if end > len(self._array) or kind != self._array.dtype:
+            larger = np.empty(max(end, expected, len(self._array) * 9 // 8), kind)
+            larger[: self._length] = self.values
+            self._array = larger
+        self._array[self._length : end] = block
+        self._length = end
 
 
 @dataclass(frozen=True)

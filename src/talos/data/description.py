@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,55 +11,11 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from talos.data.interactions import Interactions
 
-__all__ = ["Description", "gini"]
+__all__ = ["Description", "describe", "gini"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Description:
-    """What `Interactions.describe` returns: `as_dict()` for JSON, `str()` for people."""
-
-    source: str
-    users: int
-    items: int
-    interactions: int
-    density: float
-    per_user: dict[str, float]
-    per_item: dict[str, float]
-    popularity_gini: float
-    top_1pct_share: float
-    first_timestamp: float | None
-    last_timestamp: float | None
-    duplicates: int
-    bad_rows: int
-    notes: tuple[str, ...]
-
-    @classmethod
-    def of(cls, data: Interactions) -> Description:
-        """Describe interactions; users and items without any do not count."""
-        users = data.user_degrees[data.user_degrees > 0]
-        items = np.sort(data.item_degrees[data.item_degrees > 0])
-        cells = len(users) * len(items)
-        stamps = data.timestamps if len(data) else None
-        return cls(
-            source=data.provenance.source,
-            users=len(users),
-            items=len(items),
-            interactions=len(data),
-            density=len(data) / cells if cells else 0.0,
-            per_user=_quantiles(users),
-            per_item=_quantiles(items),
-            popularity_gini=gini(items),
-            top_1pct_share=float(items[-max(1, len(items) // 100) :].sum() / max(1, len(data))),
-            first_timestamp=None if stamps is None else stamps.min().item(),
-            last_timestamp=None if stamps is None else stamps.max().item(),
-            duplicates=data.provenance.duplicates,
-            bad_rows=data.provenance.bad_rows,
-            notes=data.provenance.notes,
-        )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return {name: list(v) if isinstance(v, tuple) else v for name, v in vars(self).items()}
+class Description(dict[str, Any]):
+    """What `Interactions.describe` returns: plain values by name, ready for JSON; `str()` is a table for people."""
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and value of each line of a table."""
@@ -69,27 +24,52 @@ class Description:
             return "  ".join(f"{name} {value:g}" for name, value in of.items())
 
         lines = [
-            ("users", f"{self.users:,}"),
-            ("items", f"{self.items:,}"),
-            ("interactions", f"{self.interactions:,}"),
-            ("density", f"{self.density:.4%}"),
-            ("interactions per user", quantiles(self.per_user)),
-            ("interactions per item", quantiles(self.per_item)),
-            ("popularity Gini", f"{self.popularity_gini:.3f}"),
-            ("share of the top 1% items", f"{self.top_1pct_share:.1%}"),
+            ("users", f"{self['users']:,}"),
+            ("items", f"{self['items']:,}"),
+            ("interactions", f"{self['interactions']:,}"),
+            ("density", f"{self['density']:.4%}"),
+            ("interactions per user", quantiles(self["per_user"])),
+            ("interactions per item", quantiles(self["per_item"])),
+            ("popularity Gini", f"{self['popularity_gini']:.3f}"),
+            ("share of the top 1% items", f"{self['top_1pct_share']:.1%}"),
         ]
-        if self.first_timestamp is not None and self.last_timestamp is not None:
-            lines.append(("time span", f"{_when(self.first_timestamp)} to {_when(self.last_timestamp)}"))
-        if self.duplicates:
-            lines.append(("duplicated pairs collapsed", f"{self.duplicates:,}"))
-        if self.bad_rows:
-            lines.append(("bad rows skipped", f"{self.bad_rows:,}"))
-        return lines + [("note", note) for note in self.notes]
+        if self["first_timestamp"] is not None:
+            span = f"{_when(self['first_timestamp'])} to {_when(self['last_timestamp'])}"
+            lines.append(("time span", span))
+        if self["duplicates"]:
+            lines.append(("duplicated pairs collapsed", f"{self['duplicates']:,}"))
+        if self["bad_rows"]:
+            lines.append(("bad rows skipped", f"{self['bad_rows']:,}"))
+        return lines + [("note", note) for note in self["notes"]]
 
     def __str__(self) -> str:
         rows = self.rows()
         width = max(len(label) for label, _ in rows)
         return "\n".join(f"{label:<{width}}  {text}" for label, text in rows)
+
+
+def describe(data: Interactions) -> Description:
+    """Describe interactions; users and items without any do not count."""
+    users = data.user_degrees[data.user_degrees > 0]
+    items = np.sort(data.item_degrees[data.item_degrees > 0])
+    cells = len(users) * len(items)
+    stamps = data.timestamps if len(data) else None
+    return Description(
+        source=data.provenance.source,
+        users=len(users),
+        items=len(items),
+        interactions=len(data),
+        density=len(data) / cells if cells else 0.0,
+        per_user=_quantiles(users),
+        per_item=_quantiles(items),
+        popularity_gini=gini(items),
+        top_1pct_share=float(items[-max(1, len(items) // 100) :].sum() / max(1, len(data))),
+        first_timestamp=None if stamps is None else stamps.min().item(),
+        last_timestamp=None if stamps is None else stamps.max().item(),
+        duplicates=data.provenance.duplicates,
+        bad_rows=data.provenance.bad_rows,
+        notes=list(data.provenance.notes),
+    )
 
 
 def gini(counts: NDArray[Any]) -> float:

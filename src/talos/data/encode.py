@@ -8,11 +8,12 @@ from functools import partial
 
 import polars as pl
 
-from talos.data.id_column import Growing, IdColumn
+from talos.data.arrays import Growing
 from talos.data.interactions import Interactions, Provenance, titles_by_item
 from talos.data.options import SourceOptions
-from talos.data.read.clean import BadBlockError, unusual_ids
+from talos.data.read.clean import BadBlockError, clean_ids
 from talos.data.source import Pass, Source, read_through
+from talos.data.vocabulary import IdColumn
 from talos.progress import Progress
 
 __all__ = ["encoded", "id_columns", "read_parts", "read_table", "read_whole"]
@@ -43,9 +44,10 @@ def read_table(
                 column.add(block.frame[role], text=one.text)
             frames.append(block.frame.drop("user", "item"))
         table = pl.concat(frames, how="diagonal_relaxed")
-        ids = {role: column.finish() for role, column in columns.items()}
-        decoded = {role: vocabulary.decode(codes) for role, (vocabulary, codes) in ids.items()}
-        return table.with_columns(**decoded), one.provenance()
+        for role, column in columns.items():
+            vocabulary, codes = column.finish()
+            table = table.with_columns(vocabulary.decode(codes).alias(role))
+        return table, one.provenance()
 
     return read_through(source, options, collected, wanted=wanted)
 
@@ -54,7 +56,7 @@ def id_columns(one: Pass) -> dict[str, IdColumn]:
     """The columns of ids of a pass; ids that are bad or have blanks around them need the careful pass."""
 
     def check(ids: pl.Series) -> None:
-        if unusual_ids(ids):
+        if clean_ids(ids, "ids").ne_missing(ids).any():
             raise BadBlockError
 
     as_strings = one.options.ids == "string"
@@ -64,35 +66,36 @@ def id_columns(one: Pass) -> dict[str, IdColumn]:
 def encoded(one: Pass, *, whole: bool) -> dict[str, Interactions]:
     """The interactions of each part of a source, or of all parts together as "all"."""
     columns = id_columns(one)
-    values: dict[str, dict[str, Growing]] = {}
-    ends: dict[str, int] = {}
-    titles: list[pl.DataFrame] | None = []
+    values: dict[str, dict[str, Growing]] = {}  # part → times and ratings
+    ends: dict[str, int] = {}  # part → the row after its last one
+    titles: list[pl.DataFrame] = []
+    done = titled = 0
     with ThreadPoolExecutor(2) as pool:
         for read_from, block in one:
             part, frame = "all" if whole else read_from, block.frame
-            if titles is not None and "title" in frame.columns:
-                rows = frame.select("item", "title").with_row_index("row", len(columns["item"]))
-                titles.append(rows.unique("item", keep="last").select("row", "title"))
-            else:
-                titles = None
             # Two tables on two threads: the look-ups wait for memory most of the time.
             tasks = [
                 pool.submit(column.add, frame[role], text=one.text, expected=one.expected)
                 for role, column in columns.items()
             ]
+            if "title" in frame.columns:
+                shown = frame.select("item", "title").with_row_index("row", done)
+                titles.append(shown.unique("item", keep="last").drop("item"))
+                titled += len(frame)
             kept = values.setdefault(part, {})
-            for column in frame.drop("user", "item", "title", strict=False):  # times and ratings
+            for column in frame.drop("user", "item", "title", strict=False):
                 kept.setdefault(f"{column.name}s", Growing()).add(column.to_numpy(), one.expected)
             for task in tasks:
                 task.result()
-            ends[part] = len(columns["user"])
+            done += len(frame)
+            ends[part] = done
     # A column is dropped as soon as it is finished: its table of ids takes memory.
     user_ids, user_codes = columns.pop("user").finish()
     item_ids, item_codes = columns.pop("item").finish()
-    shown = None
-    if titles:
+    item_titles = None
+    if titled == done:
         last = pl.concat(titles).sort("row")
-        shown = titles_by_item(item_codes[last["row"].to_numpy()], len(item_ids), last["title"])
+        item_titles = titles_by_item(item_codes[last["row"].to_numpy()], len(item_ids), last["title"])
     parts, start = {}, 0
     for part, end in ends.items():
         kept = values.pop(part)  # of which only the columns that all blocks have are used
@@ -101,10 +104,10 @@ def encoded(one: Pass, *, whole: bool) -> dict[str, Interactions]:
             item_codes[start:end],
             user_ids=user_ids,
             item_ids=item_ids,
-            item_titles=shown,
+            item_titles=item_titles,
             provenance=one.provenance(None if whole else part),
             in_place=True,
-            **{name: column.values for name, column in kept.items() if len(column) == end - start},
+            **{name: found.values for name, found in kept.items() if len(found.values) == end - start},
         )
         start = end
     return parts

@@ -12,10 +12,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from talos.checks import require
 from talos.data.arrays import Codes, sort_rows, take
-from talos.data.description import Description
-from talos.data.id_column import IdColumn
-from talos.data.vocabulary import Ids, Vocabulary, add_ids, as_id_series
+from talos.data.description import Description, describe
+from talos.data.vocabulary import IdColumn, Ids, Vocabulary, add_ids, as_id_series
 from talos.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
@@ -173,10 +173,12 @@ class Interactions(Rows):
         A row that stands for several events says so in `repeats`. `source_rows` numbers the rows where they are not in
         the order of the source. With `in_place` the result may be written over `users` and `items`, which saves memory.
         """
-        if len(users) != len(items):
-            raise ArgumentError(
-                f"{len(users)} users and {len(items)} items", where="users, items", expected="the same length"
-            )
+        require(
+            len(users) == len(items),
+            f"{len(users)} users and {len(items)} items",
+            where="users, items",
+            expected="the same length",
+        )
         stamps = None if timestamps is None else np.asarray(timestamps)
         stars = None if ratings is None else np.asarray(ratings, np.float32)
         for name, column in (("timestamps", stamps), ("ratings", stars), ("repeats", repeats)):
@@ -227,12 +229,13 @@ class Interactions(Rows):
         return np.repeat(np.arange(self.num_users, dtype=np.int32), self.user_degrees)
 
     def items_of(self, user: str | int) -> pl.Series:
-        """The ids of one user's items; an unknown user is an error."""
+        """The ids of one user's items; an unknown user is an error.
+
+        >>> Interactions.from_ids([5, 5, 7], ["tea", "jam", "tea"]).items_of("5").to_list()
+        ['jam', 'tea']
+        """
         code = self.user_ids.encode([user])[0]
-        if code < 0:
-            raise ArgumentError(
-                f"no user {user!r}", where="user", expected=f"one of {self.num_users:,} users"
-            )
+        require(code >= 0, f"no user {user!r}", where="user", expected=f"one of {self.num_users:,} users")
         return self.item_ids.decode(self.indices[self.indptr[code] : self.indptr[code + 1]])
 
     def user_range(self, users: range) -> Interactions:
@@ -306,10 +309,12 @@ class Interactions(Rows):
 
     def with_titles(self, titles: pl.Series) -> Interactions:
         """The same interactions with titles, one for each item of `item_ids` in its order."""
-        if len(titles) != self.num_items:
-            raise ArgumentError(
-                f"{len(titles)} titles", where="titles", expected=f"{self.num_items}, one per item"
-            )
+        require(
+            len(titles) == self.num_items,
+            f"{len(titles)} titles",
+            where="titles",
+            expected=f"{self.num_items}, one per item",
+        )
         return replace(self, item_titles=titles)
 
     def aligned_to(self, other: Interactions) -> tuple[Interactions, int]:
@@ -344,7 +349,7 @@ class Interactions(Rows):
 
     def _known(self, role: str, mine: Vocabulary, others: Vocabulary) -> NDArray[np.int64]:
         """The position in another vocabulary of each id of one of this object's; see `aligned_to`."""
-        codes = others.encode_other(mine)
+        codes = others.encode(mine.ids)
         if mine.ids.dtype != others.ids.dtype and len(mine) and len(others) and not (codes >= 0).any():
             what, expected = (
                 f"{'strings' if one.ids.dtype == pl.String else 'integers'} such as {one.ids[0]!r}"
@@ -358,8 +363,12 @@ class Interactions(Rows):
 
         A pair that both have stands for the events of both.
         """
-        if self.user_ids != other.user_ids or self.item_ids != other.item_ids:
-            raise ArgumentError("other users or items", where="other", expected="the same vocabularies")
+        require(
+            self.user_ids == other.user_ids and self.item_ids == other.item_ids,
+            "other users or items",
+            where="other",
+            expected="the same vocabularies",
+        )
 
         def both(mine: NDArray[Any] | None, theirs: NDArray[Any] | None) -> NDArray[Any] | None:
             return None if mine is None or theirs is None else np.concatenate([mine, theirs])
@@ -390,8 +399,12 @@ class Interactions(Rows):
         >>> data.difference(data.where(np.array([True, False, True]))).to_polars().rows()
         [(1, 8)]
         """
-        if self.user_ids != other.user_ids or self.item_ids != other.item_ids:
-            raise ArgumentError("other users or items", where="other", expected="the same vocabularies")
+        require(
+            self.user_ids == other.user_ids and self.item_ids == other.item_ids,
+            "other users or items",
+            where="other",
+            expected="the same vocabularies",
+        )
         # of `other` only the users that are here: it may be a thousand times as large
         users = np.flatnonzero(self.user_degrees)
         owner, items = other.pairs_of(users)
@@ -453,7 +466,7 @@ class Interactions(Rows):
         density                    75.0000%
         ...
         """
-        return Description.of(self)
+        return describe(self)
 
     def __repr__(self) -> str:
         extras = [

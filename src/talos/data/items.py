@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import polars as pl
 
+from talos.checks import require
 from talos.data.parquet import scan_file
-from talos.data.read.clean import EXPECTED_ID, BadRow, clean_ids, is_integer_text, polars_errors
+from talos.data.read.clean import EXPECTED_ID, BadRow, clean_ids, polars_errors
 from talos.data.read.columns import find_columns
 from talos.data.read.delimited import csv_rows
 from talos.data.read.frames import WHOLE_PARQUET, Parquet
 from talos.data.read.text import File, guess_layout
 from talos.data.source import existing_path
+from talos.data.vocabulary import are_integers
 from talos.errors import DataError, nearest
 
 __all__ = ["read_items"]
@@ -28,7 +31,6 @@ def read_items(
     *,
     item: str | None = None,
     columns: Sequence[str] | None = None,
-    repeated: bool = False,
 ) -> pl.DataFrame:
     r"""Read a table of items: `item_id`, `title` if there is one, and the other columns as attributes.
 
@@ -39,7 +41,6 @@ def read_items(
         source: a csv, tsv, parquet or JSON-lines file (text may be gzipped), or a polars frame.
         item: name of the column of ids; guessed from the usual names if None.
         columns: the attributes to keep; all if None.
-        repeated: an item may occur in several rows, and its last row counts; interactions are such a table.
 
     Raises:
         DataError: with the file, the line or column, what was found and what was expected.
@@ -58,8 +59,8 @@ def read_items(
     table = table.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
     roles = find_columns({"item": item, "title": None}, table.columns, where)
     for name in columns or ():
-        if name not in table.columns:
-            raise DataError(f"no column {name!r}", where=where, hint=nearest(name, table.columns))
+        hint = nearest(name, table.columns)
+        require(name in table.columns, f"no column {name!r}", where=where, hint=hint, error=DataError)
     ids = table.to_series(roles["item"])
     found = [_ids(ids, where)]
     if "title" in roles:
@@ -67,18 +68,15 @@ def read_items(
     for position, column in enumerate(table):
         if position in roles.values() or (columns is not None and column.name not in columns):
             continue
-        if column.name in ("item_id", "title"):
-            what = f"column {column.name!r} besides the column {ids.name!r}"
-            raise DataError(what, where=where, expected="other names for attributes")
+        require(
+            column.name not in ("item_id", "title"),
+            f"column {column.name!r} besides the column {ids.name!r}",
+            where=where,
+            expected="other names for attributes",
+            error=DataError,
+        )
         found.append(_attribute(column, f"{where}, column {column.name!r}"))
-    result = pl.DataFrame(found)
-    if repeated:
-        return result.unique("item_id", keep="last", maintain_order=True)
-    twice = result["item_id"].is_duplicated()
-    if twice.any():
-        what = f"item {result['item_id'].filter(twice)[0]!r} is there more than once"
-        raise DataError(what, where=where, expected="each item once")
-    return result
+    return pl.DataFrame(found)
 
 
 def _load(path: Path, where: str) -> pl.DataFrame:
@@ -97,21 +95,22 @@ def _load(path: Path, where: str) -> pl.DataFrame:
 
 def _load_delimited(text: File) -> pl.DataFrame:
     layout = guess_layout(text)
-    names, where = layout.names, text.name
-    if layout.headerless or layout.separator == "::":
-        raise DataError("has no header", where=where, expected="a first line with the names of the columns")
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise DataError(f"two columns {twice!r}", where=where, expected="different names")
+    names = layout.names
+    check = partial(require, where=text.name, error=DataError)
+    has_names = not layout.headerless and layout.separator != "::"
+    check(has_names, "has no header", expected="a first line with the names of the columns")
+    check(
+        len(set(names)) == len(names),
+        f"two columns {max(names, key=names.count)!r}",
+        expected="different names",
+    )
     rows: list[list[str]] = []
     for line, row in csv_rows(text, layout, range(len(names)), fewest=len(names)):
         if isinstance(row, BadRow):
-            raise row.error(f"{where}, line {line}")
+            raise row.error(f"{text.name}, line {line}")
         rows.append(row)
-    if not rows:
-        raise DataError("has a header and no rows", where=where, expected="one item per line")
-    columns = zip(names, zip(*rows, strict=True), strict=True)
-    return pl.DataFrame([pl.Series(name, values, dtype=pl.String) for name, values in columns])
+    check(len(rows) > 0, "has a header and no rows", expected="one item per line")
+    return pl.DataFrame(rows, dict.fromkeys(names, pl.String), orient="row")
 
 
 def _ids(column: pl.Series, where: str) -> pl.Series:
@@ -122,7 +121,7 @@ def _ids(column: pl.Series, where: str) -> pl.Series:
         row = int(bad.arg_max() or 0)
         what = f"{column[row]!r} as the" if column[row] not in (None, "") else "no"
         raise DataError(f"{what} id in row {row}", where=place, expected=EXPECTED_ID)
-    if ids.dtype == pl.String and all(map(is_integer_text, ids.to_list())):
+    if ids.dtype == pl.String and are_integers(ids):
         ids = ids.cast(pl.Int64)
     return ids.rename("item_id")
 
@@ -161,8 +160,5 @@ def _attribute(column: pl.Series, place: str) -> pl.Series:
     values = text.drop_nulls()
     if values.str.contains(_SEVERAL, literal=True).any():
         return text.str.split(_SEVERAL).list.eval(pl.element().str.strip_chars().filter(pl.element() != ""))
-    if len(values) and all(map(is_integer_text, values.to_list())):
-        return text.cast(pl.Int64)
-    numbers = values.cast(pl.Float64, strict=False)
-    are_numbers = len(values) and numbers.is_finite().fill_null(False).all()
-    return text.cast(pl.Float64) if are_numbers else text
+    numbers = text.cast(pl.Int64 if are_integers(values) else pl.Float64, strict=False)
+    return numbers if numbers.is_finite().sum() == len(values) > 0 else text

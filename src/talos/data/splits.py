@@ -10,17 +10,18 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from talos.checks import is_integer, of_type, require
 from talos.data.databases import without_password
 from talos.data.event_weights import in_seconds
 from talos.data.interactions import Interactions, Provenance
 from talos.data.options import SplitBy
-from talos.errors import ArgumentError, ConfigError, DataError, Option, nearest
+from talos.errors import ConfigError, DataError, Option
 from talos.files import locked_folder
 
 __all__ = [
@@ -48,10 +49,13 @@ def min_rating(data: Interactions, minimum: float) -> Interactions:
     if data.ratings is None:
         raise DataError("no ratings", where=data.provenance.source, expected="a rating column to filter by")
     kept = data.where(data.ratings >= minimum)
-    if len(kept) == 0:
-        raise DataError(
-            f"no rating of {minimum:g} or higher", where=data.provenance.source, expected="at least one"
-        )
+    require(
+        len(kept) > 0,
+        f"no rating of {minimum:g} or higher",
+        where=data.provenance.source,
+        expected="at least one",
+        error=DataError,
+    )
     return kept.compact()
 
 
@@ -64,8 +68,7 @@ def k_core(data: Interactions, k: int) -> Interactions:
     >>> k_core(data, 2).user_ids.ids.to_list()
     [1, 2]
     """
-    if k < 1:
-        raise ArgumentError(f"{k}", where="k_core", expected="1 or more")
+    require(k >= 1, f"{k}", where="k_core", expected="1 or more")
     core = data
     while len(core):
         keep = (core.user_degrees >= k)[core.rows] & (core.item_degrees >= k)[core.indices]
@@ -135,13 +138,12 @@ class Split:
 
     def warm(self) -> Split:
         """The split without the validation and test interactions of users or items that are absent from train."""
-
-        def known(data: Interactions) -> Interactions:
-            seen_user, seen_item = self.train.user_degrees > 0, self.train.item_degrees > 0
-            return data.where(seen_user[data.rows] & seen_item[data.indices])
-
-        valid = None if self.valid is None else known(self.valid)
-        return replace(self, valid=valid, test=known(self.test), how={**self.how, "warm": True})
+        known_user, known_item = self.train.user_degrees > 0, self.train.item_degrees > 0
+        parts = {
+            name: part.where(known_user[part.rows] & known_item[part.indices])
+            for name, part in self.parts.items()
+        }
+        return replace(self, **parts, how={**self.how, "warm": True})
 
     def __iter__(self) -> Any:
         return iter((self.train, self.valid, self.test))
@@ -184,9 +186,9 @@ def split(
     Split(train 7, valid 1, test 2; 1 users × 10 items)
     """
     how = how_to_split(by, test, valid, seed) | ({"paper": True} if paper else {})
-    if by != "user" and data.timestamps is None:
-        raise no_timestamps(data.provenance, by)
-    if data.timestamps is not None and by != "user":
+    if by != "user":
+        if data.timestamps is None:
+            raise no_timestamps(data.provenance, by)
         in_seconds(data.timestamps)  # refuses times of different units
     rng = np.random.default_rng(seed)
     if by == "last":
@@ -203,14 +205,15 @@ def split(
         else:
             picked = _latest_share(rest, valid)
         in_valid = np.zeros(len(data), bool)
-        in_valid[np.flatnonzero(~in_test)[picked]] = True
-    if by == "user" and test > 0 and len(data) and not (data.user_degrees > 1).any():
-        raise DataError(
-            "no user has more than one interaction, so none can be held out",
-            where=data.provenance.source,
-            expected="users with two or more",
-            hint="test=0 and valid=0 train without holding anything out",
-        )
+        in_valid[~in_test] = picked
+    require(
+        by != "user" or test == 0 or len(data) == 0 or bool((data.user_degrees > 1).any()),
+        "no user has more than one interaction, so none can be held out",
+        where=data.provenance.source,
+        expected="users with two or more",
+        hint="test=0 and valid=0 train without holding anything out",
+        error=DataError,
+    )
     parts = Split(
         train=data.where(~in_test & ~in_valid),
         valid=data.where(in_valid) if in_valid.any() else None,
@@ -223,7 +226,7 @@ def split(
 
 def no_timestamps(read: Provenance, by: str) -> DataError:
     """The error about data without times that are to be split by them; names the columns that were not read."""
-    unused = f"columns not read: {', '.join(map(repr, read.unused[:12]))};" if read.unused else None
+    unused = f"columns not read: {', '.join(map(repr, read.unused[:12]))}" if read.unused else None
     return DataError(
         "no timestamps",
         where=read.source,
@@ -234,36 +237,40 @@ def no_timestamps(read: Provenance, by: str) -> DataError:
 
 
 def how_to_split(by: str, test: Any, valid: Any, seed: Any) -> dict[str, Any]:
-    """The arguments of `split` as `Split.how` has them; a `ConfigError` names a wrong one."""
+    """The arguments of `split` as `Split.how` has them; an error names a wrong one."""
+    of_type("by", by, SplitBy)
     for name, share in (("test", test), ("valid", valid)):
-        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
-            raise ConfigError(f"{share!r}", where=name, expected="a share from 0 to below 1")
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise ConfigError(f"{seed!r}", where="split_seed", expected="a whole number from 0 on")
-    if by not in get_args(SplitBy):
-        raise ConfigError(
-            f"{by!r}", where="by", expected="user, time, future or last", hint=nearest(by, get_args(SplitBy))
-        )
+        fits = 0 <= of_type(name, share, float) < 1
+        require(fits, f"{share!r}", where=name, expected="a share from 0 to below 1", error=ConfigError)
+    require(
+        is_integer(seed) and seed >= 0,
+        f"{seed!r}",
+        where="split_seed",
+        expected="a whole number from 0 on",
+        error=ConfigError,
+    )
     return {"by": by, "seed": seed} | ({} if by == "last" else {"test": test, "valid": valid})
 
 
 def predefined(train: Interactions, valid: Interactions | None, test: Interactions) -> Split:
     """A split that was made elsewhere; its parts must share vocabularies, and train and test must share users."""
-    for name, part in (("valid", valid), ("test", test)):
-        if part is not None and (part.user_ids != train.user_ids or part.item_ids != train.item_ids):
-            raise ArgumentError("other users or items than train", where=name, expected="shared vocabularies")
     parts = Split(train=train, valid=valid, test=test, how={"by": "predefined"})
+    for name, part in parts.parts.items():
+        shared = part.user_ids == train.user_ids and part.item_ids == train.item_ids
+        require(shared, "other users or items than train", where=name, expected="shared vocabularies")
     _check_overlap(parts)
     return parts
 
 
 def _check_overlap(parts: Split) -> None:
-    if len(parts.test) and not ((parts.train.user_degrees > 0) & (parts.test.user_degrees > 0)).any():
-        raise DataError(
-            "the test part has no user in common with train",
-            where=parts.test.provenance.source,
-            expected="at least one user of train",
-        )
+    shared = (parts.train.user_degrees > 0) & (parts.test.user_degrees > 0)
+    require(
+        len(parts.test) == 0 or bool(shared.any()),
+        "the test part has no user in common with train",
+        where=parts.test.provenance.source,
+        expected="at least one user of train",
+        error=DataError,
+    )
 
 
 def random_share(
@@ -300,19 +307,15 @@ def leave_one(data: Interactions, picked: NDArray[np.bool_]) -> NDArray[np.bool_
     >>> leave_one(data, np.array([True, True, False])).tolist()
     [False, True, False]
     """
-    active = data.user_degrees > 0
-    starts = data.indptr[:-1][active]
-    if not len(starts):
-        return picked
+    count = np.bincount(data.rows[picked], minlength=data.num_users)
     picked = picked.copy()
-    picked[starts[np.logical_and.reduceat(picked, starts)]] = False
+    picked[data.indptr[:-1][(count > 0) & (count == data.user_degrees)]] = False
     return picked
 
 
 def _latest_share(data: Interactions, share: float) -> NDArray[np.bool_]:
     """A flag per interaction, true for the latest `share` of all; equal times are ordered by user and item."""
-    stamps = data.timestamps
-    assert stamps is not None
+    stamps: Any = data.timestamps
     chosen = np.zeros(len(data), bool)
     chosen[np.argsort(stamps, kind="stable")[len(data) - round(share * len(data)) :]] = True
     return chosen

@@ -1,19 +1,34 @@
-"""Vocabularies: the caller's ids of users or items, and the position of each."""
+"""Vocabularies: the caller's ids of users or items, the position of each, and columns of ids that become both."""
 
 from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from talos.errors import DataError
+from talos.data.arrays import Codes, Growing, IdEncoder, take
+from talos.errors import DataError, Option
 
-__all__ = ["Ids", "Vocabulary", "add_ids", "as_id_series", "spelled_as"]
+__all__ = [
+    "INTEGER",
+    "IdColumn",
+    "Ids",
+    "Vocabulary",
+    "add_ids",
+    "are_integers",
+    "as_id_series",
+    "spelled_as",
+]
+
+INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
+"""An integer in the one spelling that a number is printed in; 18 digits always fit into 64 bits."""
+
+_ROWS_AT_ONCE = 1 << 20
 
 # So few ids are looked up one by one, which is quicker than a search by polars: that wakes its threads and waits for
 # them, on a busy machine for as long as a time slice of every other process takes.
@@ -58,32 +73,25 @@ class Vocabulary:
         return f"Vocabulary({len(self)} {kind})"
 
     def encode(self, ids: Ids) -> NDArray[np.int64]:
-        """Positions of `ids`; -1 for an id that is not in the vocabulary, or is of another type."""
-        wanted = as_id_series(ids, "ids")
-        if len(self) == 0 or len(wanted) == 0 or wanted.dtype != self.ids.dtype:
+        """Positions of `ids`, -1 for those that are not there; an integer equals the string it is printed as.
+
+        >>> Vocabulary.of(["7", "08", "x"]).encode([7, 8]).tolist()
+        [1, -1]
+        >>> Vocabulary.of([7, 8]).encode(["08", "7", "x"]).tolist()
+        [-1, 0, -1]
+        """
+        wanted = spelled_as(as_id_series(ids, "ids"), self.ids.dtype)
+        if len(self) == 0 or len(wanted) == 0:
             return np.full(len(wanted), -1, np.int64)
         if len(wanted) <= _FEW:
             return np.array([self._position(one) for one in wanted.to_list()], np.int64)
         places = np.minimum(np.asarray(self.ids.search_sorted(wanted), np.int64), len(self) - 1)
-        found = (self.ids.gather(places) == wanted).to_numpy()
+        found = self.ids.gather(places).eq_missing(wanted).to_numpy()
         return np.where(found, places, -1)
 
-    def encode_other(self, other: Vocabulary) -> NDArray[np.int64]:
-        """Positions here of the ids of `other`; if types differ, an integer equals the string it is printed as.
-
-        >>> Vocabulary.of(["7", "08", "x"]).encode_other(Vocabulary.of([7, 8])).tolist()
-        [1, -1]
-        >>> Vocabulary.of([7, 8]).encode_other(Vocabulary.of(["08", "7", "x"])).tolist()
-        [-1, 0, -1]
-        """
-        spelled = spelled_as(other.ids, self.ids.dtype)
-        codes, known = np.full(len(other), -1, np.int64), spelled.is_not_null().to_numpy()
-        codes[known] = self.encode(spelled.drop_nulls())
-        return codes
-
-    def _position(self, wanted: str | int) -> int:
+    def _position(self, wanted: str | int | None) -> int:
         """The position of one id, -1 if it is not there."""
-        place = bisect_left(self.ids, wanted)
+        place = len(self) if wanted is None else bisect_left(self.ids, wanted)
         return place if place < len(self) and self.ids[place] == wanted else -1
 
     def decode(self, codes: NDArray[np.integer[Any]] | Sequence[int]) -> pl.Series:
@@ -150,3 +158,124 @@ def as_id_series(ids: Ids | Iterable[Any], name: str) -> pl.Series:
     if numbers.null_count():
         raise DataError("an integer beyond 64 bits", where=name, expected="ids within 64 bits")
     return numbers
+
+
+def are_integers(ids: pl.Series) -> bool:
+    """Whether all of these strings are integers in the one spelling that a number is printed in."""
+    return bool(ids.str.contains(INTEGER).all())
+
+
+class IdColumn:
+    """The ids of users or items as they come: codes, and in the end a vocabulary, ascending.
+
+    All ids have the type of the first block, strings or integers; those of text files become integers in the end if all
+    of them are integers.
+
+    Args:
+        role: of the column, for messages.
+        as_strings: whether integers become strings.
+        check: called with ids that are new, where they are strings; raises an error if one cannot be used.
+
+    >>> column = IdColumn("user")
+    >>> column.add(pl.Series([7, 9, 7]))
+    >>> vocabulary, codes = column.finish()
+    >>> vocabulary.ids.to_list(), codes.tolist()
+    ([7, 9], [0, 1, 0])
+    """
+
+    def __init__(
+        self, role: str, *, as_strings: bool = False, check: Callable[[pl.Series], None] = lambda _: None
+    ) -> None:
+        self.role, self.as_strings, self.check = role, as_strings, check
+        self._type: pl.DataType | None = None
+        self._kinds: set[str] = set()
+        self._encoder = IdEncoder()
+        self._new: list[pl.Series] = []  # the new ids of each block, in the order of their codes
+        self._rows = Growing()  # what `add` keeps: codes, or integers as they are until `finish`
+
+    def add(self, ids: pl.Series, *, text: bool = False, expected: int = 0) -> None:
+        """Take the next block of strings or 64-bit integers, none of them missing.
+
+        Args:
+            ids: the block.
+            text: whether strings may be integers as they are written in a text file.
+            expected: about how many ids there are in all.
+        """
+        ids = self._typed(ids, text=text)
+        if ids.dtype == pl.String:
+            self._rows.add(self._encoded(ids), expected)
+        else:
+            short = ids.is_between(-(2**31), 2**31 - 1).all()
+            self._rows.add(ids.to_numpy().astype(np.int32 if short else np.int64, copy=False), expected)
+
+    def codes_of(self, ids: pl.Series, *, text: bool = False) -> Codes:
+        """The codes of the next block, which are not kept here: `order` says what they become in the end."""
+        return self._encoded(self._typed(ids, text=text))
+
+    def _typed(self, ids: pl.Series, *, text: bool) -> pl.Series:
+        """A block in the type of the first one. In the end `order` says whether integers may be strings."""
+        if self.as_strings:
+            ids, text = ids.cast(pl.String), False
+        self._kinds.add("integer" if ids.dtype != pl.String else "text" if text else "string")
+        self._type = self._type or ids.dtype
+        if ids.dtype == pl.String and self._type != pl.String:
+            self.check(ids)
+            if "string" in self._kinds or not are_integers(ids):
+                raise _mixed_ids(self.role)
+        return ids.cast(self._type)
+
+    def _encoded(self, ids: pl.Series) -> Codes:
+        codes, places = self._encoder.encode(ids)
+        self._new.append(ids.gather(places))
+        if ids.dtype == pl.String:
+            self.check(self._new[-1])
+        return codes
+
+    def finish(self) -> tuple[Vocabulary, Codes]:
+        """The vocabulary, ascending, and the code of each row that was added."""
+        rows = self._rows.values
+        if self._type != pl.String:
+            found = _by_table(rows)
+            if found is not None:
+                return found
+            rows = self._encoded(pl.Series(rows, dtype=pl.Int64))
+        vocabulary, position = self.order()
+        return vocabulary, take(position, rows, out=rows)
+
+    def order(self) -> tuple[Vocabulary, Codes]:
+        """The vocabulary, ascending, and the position in it of each code so far."""
+        ids = new = pl.concat(self._new)
+        if new.dtype == pl.String and "string" not in self._kinds and are_integers(new):
+            ids = new.cast(pl.Int64)
+        elif new.dtype == pl.String and "integer" in self._kinds:
+            raise _mixed_ids(self.role)
+        # Sorting and looking up the codes again takes a fifth of the time of finding the order.
+        ascending = ids.sort()
+        before, _ = self._encoder.encode(ascending.cast(new.dtype))
+        position = np.empty(len(ids), np.int32)
+        position[before] = np.arange(len(ids), dtype=np.int32)
+        return Vocabulary(ascending.rename("")), position
+
+
+def _mixed_ids(role: str) -> DataError:
+    """The error about ids of two types."""
+    return DataError(
+        f"{role} ids are strings in one file and integers in another",
+        expected="ids of one type",
+        option=Option("ids", "string", "makes them all strings"),
+    )
+
+
+def _by_table(values: NDArray[Any]) -> tuple[Vocabulary, Codes] | None:
+    """The vocabulary and the codes of integers, which are written over; None if a table of their range is too large."""
+    low, high = (int(values.min()), int(values.max())) if len(values) else (0, -1)
+    width = high - low + 1
+    if width > min(max(4 * len(values), 1 << 16), 1 << 31):
+        return None
+    values -= low
+    present = np.zeros(width, bool)
+    for start in range(0, len(values), _ROWS_AT_ONCE):  # numpy makes 64-bit copies of positions
+        present[values[start : start + _ROWS_AT_ONCE]] = True
+    position = np.cumsum(present, dtype=np.int32) - np.int32(1)
+    codes = take(position, values, out=values if values.dtype == np.int32 else None)
+    return Vocabulary(pl.Series(np.flatnonzero(present).astype(np.int64) + low)), codes

@@ -20,7 +20,7 @@ from torch import Tensor
 from talos.checks import is_integer, require
 from talos.data.description import gini
 from talos.data.interactions import Interactions
-from talos.data.vocabulary import Vocabulary, as_id_series
+from talos.data.vocabulary import as_id_series
 from talos.distributed import SINGLE_PROCESS, Group, current
 from talos.errors import ConfigError, DataError, nearest
 from talos.evaluation.metrics import (
@@ -235,7 +235,7 @@ def evaluate_lists(
     codes = {}
     for column, vocabulary in (("user_id", test.user_ids), ("item_id", test.item_ids)):
         ids = as_id_series(lists[column], column)
-        codes[column] = vocabulary.encode_other(Vocabulary(ids))
+        codes[column] = vocabulary.encode(ids)
         require(  # "07" is not the integer 7
             ids.dtype == vocabulary.ids.dtype or bool((codes[column] >= 0).all()),
             f"{ids.dtype} ids in the lists, {vocabulary.ids.dtype} ids in the test set, and some do not match",

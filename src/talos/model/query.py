@@ -380,7 +380,7 @@ def codes_of(
     talos.errors.ArgumentError: exclude: no item 'rye'; expected items that were trained on
     """
     series = _as_ids(wanted, where)
-    codes = ids.encode_other(Vocabulary(series))
+    codes = ids.encode(series)
     if on_unknown == "raise" and (codes < 0).any():
         first = series[int(np.argmax(codes < 0))]
         integers = ids.ids.dtype.is_integer() and isinstance(first, str)

@@ -186,7 +186,7 @@ def test_string_ids_stand_in_order():
 
 def test_skew_makes_popularity_uneven():
     even, steep = (
-        synthetic(interactions=10_000, skew=skew).describe().popularity_gini for skew in (0.0, 1.5)
+        synthetic(interactions=10_000, skew=skew).describe()["popularity_gini"] for skew in (0.0, 1.5)
     )
     assert steep > even + 0.05
 

@@ -109,7 +109,7 @@ def test_what_the_index_counts(make_events: Make, tmp_path: Path) -> None:
             == sum(s["parts"][name]["interactions"] for s in record["shards"])
         )
         assert facts["users"] == part.active_users
-        assert facts["items"] == part.describe().items
+        assert facts["items"] == part.describe()["items"]
         assert facts["fingerprint"] == part.fingerprint()
     for name in ("valid", "test"):
         assert record["cold"][name] == parts.cold(name)

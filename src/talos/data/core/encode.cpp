@@ -298,15 +298,6 @@ int64_t talos_ids_integers(void* const ids, const int64_t* const values, const i
     return static_cast<int64_t>(found.size());
 }
 
-// values[i] = position[values[i] - low], in place.
-void talos_rows_remap(int32_t* const values, const int64_t rows, const int32_t* const position, const int64_t low,
-                      const int64_t threads) {
-    on_threads(threads, [&](const int64_t t) {
-        for (int64_t i = rows / threads * t, end = t + 1 == threads ? rows : rows / threads * (t + 1); i < end; ++i)
-            values[i] = position[values[i] - low];
-    });
-}
-
 // First step: sorts rows by (user, item, row) into `packed`, and puts the number of distinct pairs before each user into
 // `indptr`. Returns the number of distinct pairs, or -1 if user, item and row do not fit into 64 bits.
 int64_t talos_rows_sort(SortTask* const task) {
@@ -376,22 +367,6 @@ void talos_rows_emit(const SortTask* const task) {
             task->sorted_items[out] = static_cast<int32_t>(pair & item_mask);
             task->kept_rows[out] = static_cast<uint32_t>(row);
             if (task->repeats) task->repeats[out] = static_cast<int32_t>(i - began);
-        }
-    });
-}
-
-// out[i] = values[rows[i]], with values of 4 or 8 bytes.
-void talos_rows_take(const void* const values, const int64_t bytes, const uint32_t* const rows, const int64_t count,
-                     void* const out, const int64_t threads) {
-    on_threads(threads, [&](const int64_t t) {
-        const int64_t from = count / threads * t, to = t + 1 == threads ? count : count / threads * (t + 1);
-        constexpr int64_t kAhead = 24;  // rows come from everywhere: fetch before they are needed
-        for (int64_t i = from; i < to; ++i) {
-            if (i + kAhead < to) __builtin_prefetch(static_cast<const char*>(values) + bytes * rows[i + kAhead]);
-            if (bytes == 8)
-                static_cast<uint64_t*>(out)[i] = static_cast<const uint64_t*>(values)[rows[i]];
-            else
-                static_cast<uint32_t*>(out)[i] = static_cast<const uint32_t*>(values)[rows[i]];
         }
     });
 }

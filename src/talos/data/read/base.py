@@ -9,11 +9,11 @@ from typing import ClassVar
 
 import polars as pl
 
-from talos.data.id_column import are_integers
 from talos.data.options import SourceOptions
 from talos.data.read.clean import POLARS_ERRORS, SKIP, BadBlockError, BadRow, Block, Cleaner
 from talos.data.read.columns import KINDS, guesses
 from talos.data.read.text import File
+from talos.data.vocabulary import are_integers
 
 __all__ = ["Reader", "TextReader"]
 

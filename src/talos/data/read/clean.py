@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple
 
 import polars as pl
 
-from talos.data.id_column import INTEGER
 from talos.data.read.columns import KINDS, parsed_dates
+from talos.data.vocabulary import INTEGER
 from talos.errors import DataError, Option, first_line
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "clean_ids",
     "is_integer_text",
     "polars_errors",
-    "unusual_ids",
 ]
 
 # What programs write where an id is missing; and control characters, which no text file can hold in one field.
@@ -174,11 +173,6 @@ class Cleaner:
                 return dates if first is None else parsed_dates(text)
             self.times = None if first is None else "numbers"
         return numbers
-
-
-def unusual_ids(ids: pl.Series) -> bool:
-    """Whether there is an id among these strings that is bad or is written with blanks around it."""
-    return bool(clean_ids(ids, "ids").ne_missing(ids).any())
 
 
 def clean_ids(found: pl.Series, place: str) -> pl.Series:
