@@ -206,7 +206,6 @@ def popularity_report(
     With a `Share`, all processes of the group call this together, each with its own users in `seen`. The default group
     is the one that was started. Other options are those of `evaluate`.
     """
-    assert train.item_degrees is not None
     scores = FixedScores(torch.tensor(train.item_degrees))
     if not isinstance(test, Interactions):
         return evaluate(scores, test.own, seen=seen, group=current() if group is None else group, **options)

@@ -329,10 +329,12 @@ def open_parts(
 
     If one process cannot read its share, all of them stop.
     """
-    from talos.data import shards
     from talos.data.open import open_share, open_split
+    from talos.data.source import Source
 
-    divides = config.training.parallel != "none" and config.baseline is None and shards.is_shards(path)
+    divides = (
+        config.training.parallel != "none" and config.baseline is None and Source.of(path).kind == "shards"
+    )
     if divides and registry.resolve("backbone", config.backbone.name).divisible:
         group = start(config.device)
         if group.size > 1:
