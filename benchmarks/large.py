@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from talos.config import RunConfig
 from talos.data.csr import TrainIndex
 from talos.data.datasets import PlantedTastes, write_planted
-from talos.data.datasets.generated import EventFormat, HeldOut
+from talos.data.datasets.generated import EventFormat
 from talos.data.open import open_split
 from talos.data.splits import Split
 from talos.evaluation.best_possible import best_possible
@@ -125,8 +125,8 @@ def measure(events: int = 1_000_000) -> dict[str, float]:
     return figures | _least_squares(parts) | _quality(parts, best) | _lists(parts)
 
 
-def _best_recall(users: HeldOut) -> dict[str, float]:
-    return best_possible(users, (20,)).metrics
+def _best_recall(*held_out: Any) -> dict[str, float]:
+    return best_possible(*held_out, (20,)).metrics
 
 
 def _reading(folder: Path, name: str, repeats: int = 3) -> dict[str, float]:

@@ -133,29 +133,20 @@ def test_no_source_works(server, tmp_path):
     assert not datasets.is_cached(one, cache=tmp_path)
 
 
-def test_without_a_published_checksum_the_first_download_counts(server, tmp_path):
+def test_without_a_published_checksum_that_of_the_download_is_recorded(server, tmp_path):
     server.files["x.csv"] = CSV
-    one = dataset(Download(url=f"{server.url}/x.csv", layout="table"))
-    first = datasets.fetch(one, cache=tmp_path)
-    assert "no checksum is published" in first.notes[0]
-    datasets.fetch(one, cache=tmp_path, force=True)
-    server.files["x.csv"] = CSV + b"1,1\n"
-    with pytest.raises(
-        DownloadError, match=r"expected sha256:.* but got .*is kept \(delete it if the change is right\)"
-    ):
-        datasets.fetch(one, cache=tmp_path, force=True)
-    assert len(datasets.load(one, cache=tmp_path)) == 20_000
+    fetched = get(f"{server.url}/x.csv", tmp_path)
+    assert "no checksum is published" in fetched.notes[0]
+    fetched.files[0].write_bytes(CSV + b"1,1\n")
+    with pytest.raises(ChecksumError, match=rf"was changed \(sha256:.*, expected {sha256(CSV)}\): delete "):
+        get(f"{server.url}/x.csv", tmp_path)
 
 
-def test_a_wrong_checksum_keeps_the_old_cache(server, tmp_path):
+def test_a_wrong_checksum_ends_with_2(server, tmp_path):
     server.files["x.csv"] = CSV
-    one = dataset(Download(url=f"{server.url}/x.csv", layout="table", checksum=sha256(CSV)))
-    datasets.fetch(one, cache=tmp_path)
-    server.files["x.csv"] = b"user,item\n1,1\n"
-    with pytest.raises(DownloadError, match="expected sha256") as caught:
-        datasets.fetch(one, cache=tmp_path, force=True)
+    with pytest.raises(DownloadError, match=r"made-up could not be fetched: .*expected sha256") as caught:
+        get(f"{server.url}/x.csv", tmp_path, sha256(b""))
     assert caught.value.exit_code == 2
-    assert len(datasets.load(one, cache=tmp_path)) == 20_000
 
 
 def test_a_changed_file_in_the_cache_is_noticed(server, tmp_path):
@@ -168,7 +159,8 @@ def test_a_changed_file_in_the_cache_is_noticed(server, tmp_path):
     file.unlink()
     with pytest.raises(DownloadError, match="no such file"):
         datasets.load(one, cache=tmp_path)
-    assert len(datasets.fetch(one, cache=tmp_path, force=True).files) == 1
+    (tmp_path / "made-up" / "source.json").unlink()
+    assert len(datasets.fetch(one, cache=tmp_path).files) == 1
     for damaged in ("[", "[" * 100_000, '{"files": 3}', "ÿ"):
         (tmp_path / "made-up" / "source.json").write_text(damaged, encoding="latin-1")
         assert len(datasets.load(one, cache=tmp_path)) == 20_000
@@ -303,8 +295,10 @@ def test_cache_folder(monkeypatch, platform, environment, expected):
 
 def test_the_record_says_where_the_files_came_from(server, tmp_path):
     server.files["x.csv"] = CSV
-    datasets.fetch(dataset(Download(url=f"{server.url}/x.csv", layout="table")), cache=tmp_path)
-    assert datasets.is_cached(dataset(), cache=tmp_path)
+    one, moved = (dataset(Download(url=f"{server.url}/{name}.csv", layout="table")) for name in "xy")
+    datasets.fetch(one, cache=tmp_path)
+    assert datasets.is_cached(one, cache=tmp_path)
+    assert not datasets.is_cached(moved, cache=tmp_path)  # of the same name, from elsewhere
     record = json.loads((tmp_path / "made-up" / "source.json").read_text())
     assert record["url"] == f"{server.url}/x.csv"
     assert record["files"] == {"x.csv": sha256(CSV)}

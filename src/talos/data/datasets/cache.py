@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 import os
@@ -85,10 +84,10 @@ def is_cached(name: str | DatasetInfo, *, cache: str | os.PathLike[str] | None =
     False
     """
     try:
-        _, folder = _place(name, cache)
+        one, folder = _place(name, cache)
     except ConfigError:  # there is nowhere to keep one
         return False
-    return _read_record(folder) is not None
+    return _read_record(one, folder) is not None
 
 
 def fetch(
@@ -96,19 +95,17 @@ def fetch(
     *,
     cache: str | os.PathLike[str] | None = None,
     notify: Callable[[str], None] | None = None,
-    force: bool = False,
 ) -> Fetched:
     """Download a dataset unless it is in the cache, and compare its files with their checksums.
 
-    The sources are tried in order until one works. A download that breaks off or has a wrong checksum is deleted. What
-    is in the cache stays until a complete and correct download replaces it.
+    The sources are tried in order until one works. A download that breaks off or has a wrong checksum is deleted. To
+    download a dataset again, delete its folder.
 
     Args:
         name: a name from `available()`, or a dataset of your own.
         cache: the folder to keep datasets in, instead of `cache_folder()`.
         notify: called with one line at a time: the licence, on the first download, and which source worked. If None,
             the lines go to the logger `talos.datasets`.
-        force: download again even if the dataset is in the cache.
 
     Raises:
         ArgumentError: there is no such dataset.
@@ -119,25 +116,21 @@ def fetch(
     talos.errors.ArgumentError: name: no dataset 'movielens-2m'; ...
     """
     (one, folder), tell, notes = _place(name, cache), notify or _log.info, list[str]()
-    record = _read_record(folder)
+    record = _read_record(one, folder)
     if record is None:
         tell(f"{one.title}. {one.licence}")
-    if record is None or force:
         lock = folder.with_name(f".{folder.name}.lock")
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             with locked(lock, guards=folder, purpose="downloading", wait=tell):
                 remove_leftovers(folder)
-                record = _read_record(folder)  # again: another process may have finished in between
-                if record is None or force:
-                    record, notes = _download(one, folder, record or {}, tell)
+                record = _read_record(one, folder)  # again: another process may have finished in between
+                if record is None:
+                    record, notes = _download(one, folder, tell)
         except OSError as error:
             what = f"cannot write to {folder} ({error.strerror or error})"
             raise DownloadError(f"{one.name}: {what}") from error
-    source = next((source for source in one.downloads if source.url == record.get("url")), None)
-    if source is None:
-        what = f"{folder} came from {record.get('url')}, which is no source of {one.name}"
-        raise DownloadError(f"{what}: delete it")
+    source = next(source for source in one.downloads if source.url == record["url"])
     files = {folder / name: checksum for name, checksum in record["files"].items()}
     for path, expected in files.items():
         actual = checksum_of(path) if path.is_file() else "no such file"
@@ -186,13 +179,14 @@ def _place(name: str | DatasetInfo, cache: str | os.PathLike[str] | None) -> tup
     return one, (cache_folder() if cache is None else expanded(cache)) / one.name
 
 
-def _read_record(folder: Path) -> dict[str, Any] | None:
-    """What was downloaded; None if nothing was, or if the record is damaged."""
+def _read_record(one: DatasetInfo, folder: Path) -> dict[str, Any] | None:
+    """What was downloaded; None if nothing was from a source of the dataset, or if the record is damaged."""
     try:
         record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    whole = isinstance(record, dict) and all(isinstance(record.get(key), dict) for key in ("files", "seen"))
+    urls = [source.url for source in one.downloads]
+    whole = isinstance(record, dict) and isinstance(record.get("files"), dict) and record.get("url") in urls
     return record if whole else None
 
 
@@ -200,49 +194,41 @@ def _read_record(folder: Path) -> dict[str, Any] | None:
 
 
 def _download(
-    one: DatasetInfo, folder: Path, record: Mapping[str, Any], tell: Callable[[str], object]
+    one: DatasetInfo, folder: Path, tell: Callable[[str], object]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Fill the folder from the first source that works; returns the new record, and remarks."""
+    """Fill the folder from the first source that works; returns the record of its files, and remarks."""
     failures: list[DownloadError] = []
     for source in one.downloads:
         try:
             with replace_folder(folder) as fresh:
-                written = _fill(fresh, source, one.name, record.get("seen", {}))
+                record = _fill(fresh, source)
         except DownloadError as error:
             failures.append(error)
             continue
         tell(f"{one.name}: downloaded from {source.url}")
         notes = [f"not available: {failure}" for failure in failures]
         if source.checksum is None:
-            notes.append(
-                "no checksum is published for this source: the checksum of the first download was recorded"
-            )
-        return written, notes
+            notes.append("no checksum is published for this source: that of this download was recorded")
+        return record, notes
     reasons = "; ".join(map(str, failures)) or "it has no source"
     wrong = any(isinstance(failure, ChecksumError) for failure in failures)
-    hint = " (delete it if the change is right)" if wrong else ""
-    kept = f"; what is in {folder} is kept{hint}" if record else ""
-    raise (ChecksumError if wrong else DownloadError)(f"{one.name} could not be fetched: {reasons}{kept}")
+    raise (ChecksumError if wrong else DownloadError)(f"{one.name} could not be fetched: {reasons}")
 
 
-def _fill(folder: Path, source: Download, name: str, seen: Mapping[str, str]) -> dict[str, Any]:
-    """Download the files of a source into a new folder, and a record of them; returns the record."""
-    url, expected = source.url, source.checksum or seen.get(source.url)
-    download = _from_package_index if url.startswith("pip:") else _from_server
-    target = download(url, folder)
-    checksum = checksum_of(target, expected.partition(":")[0] if expected else "sha256")
-    if expected not in (None, checksum):
-        raise ChecksumError(f"{url}: wrong checksum, expected {expected} but got {checksum}")
+def _fill(folder: Path, source: Download) -> dict[str, Any]:
+    """Download the files of a source into a new folder, and write a record of them; returns the record."""
+    download = _from_package_index if source.url.startswith("pip:") else _from_server
+    target = download(source.url, folder)
+    if source.checksum is not None:
+        found = checksum_of(target, source.checksum.partition(":")[0])
+        if found != source.checksum:
+            what = f"wrong checksum, expected {source.checksum} but got {found}"
+            raise ChecksumError(f"{source.url}: {what}")
     files = [target]
     if source.files:
         files = _unpack(target, source.files)
         target.unlink()
-    record = {
-        "dataset": name,
-        "url": url,
-        "files": {file.name: checksum_of(file) for file in files},
-        "seen": {**seen, url: checksum},
-    }
+    record = {"url": source.url, "files": {file.name: checksum_of(file) for file in files}}
     (folder / _RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
     return record
 
@@ -272,8 +258,6 @@ def _from_server(url: str, folder: Path) -> Path:
 
 def _from_package_index(url: str, folder: Path) -> Path:
     """Download the wheel of `pip:NAME==VERSION` by pip, which is configured for this machine's indexes and proxies."""
-    if importlib.util.find_spec("pip") is None:
-        raise DownloadError(f"{url}: pip is not installed in this environment")
     # -P: without it a folder `pip` in the current folder would be run
     command = [
         *(sys.executable, "-P", "-m", "pip", "download", "--dest", str(folder), url.removeprefix("pip:")),

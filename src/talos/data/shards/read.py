@@ -18,6 +18,7 @@ from talos.data.arrays import Codes
 from talos.data.interactions import Interactions, Provenance, values_in
 from talos.data.parquet import scan_file
 from talos.data.read.clean import polars_errors
+from talos.data.source import SHARDS
 from talos.data.splits import Split
 from talos.data.vocabulary import Vocabulary
 from talos.errors import DataError
@@ -25,7 +26,6 @@ from talos.files import checksum_of, expanded, read_sealed
 
 __all__ = [
     "FORMAT",
-    "INDEX",
     "PARTS",
     "ShardIndex",
     "Share",
@@ -37,7 +37,6 @@ __all__ = [
 ]
 
 FORMAT = 2
-INDEX = "shards.json"
 PARTS = ("train", "valid", "test")
 _AS_WRITTEN = "the file as it was written"
 
@@ -83,7 +82,7 @@ class ShardIndex(BaseModel, frozen=True):
     def read(cls, folder: str | Path) -> ShardIndex:
         """Read and check `shards.json`; a `DataError` if it was edited or is damaged."""
         folder = expanded(folder)
-        path = folder / INDEX
+        path = folder / SHARDS
         record = read_sealed(path, hint="write the shards again", format=FORMAT)
         try:
             index = cls.model_validate({**record, "folder": folder})

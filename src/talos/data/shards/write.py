@@ -26,8 +26,8 @@ from talos.data.encode import id_columns
 from talos.data.interactions import Interactions, Provenance, titles_by_item, values_in
 from talos.data.options import SourceOptions, SplitBy
 from talos.data.parquet import scan_file
-from talos.data.shards.read import FORMAT, INDEX, PARTS, part_file
-from talos.data.source import Pass, Source, read_through
+from talos.data.shards.read import FORMAT, PARTS, part_file
+from talos.data.source import SHARDS, Pass, Source, read_through
 from talos.data.splits import how_to_split, last_of_each, leave_one, no_timestamps, random_share
 from talos.data.vocabulary import Vocabulary, add_ids
 from talos.errors import ConfigError, DataError, TalosError, first_line
@@ -100,7 +100,7 @@ def write_shards(
     >>> record["shards"], record["parts"]["test"]["interactions"]
     ([[0, 1], [1, 2]], 3)
     """
-    found = source if isinstance(source, Source) else Source.of(source)
+    found = Source.of(source)
     split_already = found.kind == "parts"
     require(
         "test" in found.parts or not split_already,
@@ -127,7 +127,8 @@ def write_shards(
             notify(f"{rows.provenance.source}: {rows.provenance.guesses}")
         notify(f"{rows.provenance.rows:,} rows read")
         pairs = rows.distinct(rows_at_once, min_rating)
-        number, users, origin = len(pairs), len(pairs.user_ids), pairs.provenance
+        number = int(scan_file(pairs.files).select(pl.len()).collect().item())
+        users, origin = len(pairs.user_ids), pairs.provenance
         if not split_already and by != "user" and "timestamp" not in pairs.columns:
             raise no_timestamps(origin, by)
         require(
@@ -166,7 +167,7 @@ def write_shards(
             "columns": [name for name in ("timestamp", "rating") if name in pairs.columns],
             **_write_files(pairs, user_degrees, item_degrees, shards, staging),
         }
-        write_sealed(staging / INDEX, record)
+        write_sealed(staging / SHARDS, record)
     return record
 
 
@@ -258,9 +259,6 @@ class _Rows:
             titles=data.item_titles,
             provenance=data.provenance,
         )
-
-    def __len__(self) -> int:
-        return int(scan_file(self.files).select(pl.len()).collect().item())
 
     def timestamps(self) -> Iterator[NDArray[Any]]:
         """All timestamps, those of a file at a time."""
