@@ -279,23 +279,24 @@ def read_fit_shards(folder: str | Path) -> tuple[Interactions, Interactions | No
     return parts["train"], parts.get("valid")
 
 
-def read_share(index: ShardIndex, users: range) -> SplitShare:
+def read_share(folder: str | Path, users_of: Callable[[int], range]) -> SplitShare:
     """Read the interactions of consecutive users, without timestamps and ratings.
 
     Args:
-        index: of the folder.
-        users: their positions among all users.
+        folder: the folder of shards.
+        users_of: called with the number of all users, returns the positions of those to read.
 
     >>> import tempfile
     >>> from talos.data.shards import write_shards
     >>> data = Interactions.from_ids([1] * 10 + [2] * 5, [*range(10), *range(5)])
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = write_shards(data, Path(folder, "out"), shards=1)
-    ...     share = read_share(ShardIndex.read(Path(folder, "out")), range(1, 2))
+    ...     share = read_share(Path(folder, "out"), lambda num_users: range(1, num_users))
     >>> share.train.own, len(share.train)
     (Interactions(1 users × 10 items, 4 pairs), 11)
     """
-    expected = f"within {index.num_users:,} users"
+    index = ShardIndex.read(folder)
+    users, expected = users_of(index.num_users), f"within {index.num_users:,} users"
     require(0 <= users.start <= users.stop <= index.num_users, f"{users}", where="users", expected=expected)
     parts = _read(index, index.parts, users)
     return SplitShare(
