@@ -86,6 +86,15 @@ def test_interactions_that_are_in_memory_and_low_ratings(make_events: Make, tmp_
     assert set(record["parts"]) == {"train", "test"}
 
 
+def test_users_and_items_without_interactions_are_left_out(make_events: Make, tmp_path: Path) -> None:
+    whole = read(make_events())
+    data = whole.where((whole.rows > 5) & (whole.rows < 40) & (whole.indices != 3))
+    write_shards(data, tmp_path / "out", shards=3, rows_at_once=len(data) // 2)
+    write_shards(data, tmp_path / "one-by-one", shards=3, rows_at_once=1)
+    for name in ("out", "one-by-one"):
+        same_split(read_shards(tmp_path / name), splits.split(data.compact()))
+
+
 def test_equal_times_of_interactions_in_memory_keep_the_order_of_the_source(
     make_events: Make, tmp_path: Path
 ) -> None:
@@ -133,7 +142,7 @@ def test_a_share_is_the_rows_of_its_users(
     whole, index = read_shards(out), ShardIndex.read(out)
     for rank in range(ranks):
         users = range(index.num_users * rank // ranks, index.num_users * (rank + 1) // ranks)
-        share = read_share(out, lambda _: users)
+        share = read_share(out, lambda _: users)  # noqa: B023  # called at once
         for name, part in whole.parts.items():
             mine = getattr(share, name)
             assert mine.own.fingerprint() == part.user_range(users).fingerprint()

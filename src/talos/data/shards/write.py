@@ -276,7 +276,8 @@ class _Rows:
         for users in starmap(range, pairwise(np.unique([0, *full, len(upto)]).tolist())):
             inside = pl.col("user").is_between(users.start, users.stop - 1)
             rows = [scan_file(file).filter(inside).select(self.columns).collect() for file in self.files]
-            yield pl.concat(rows, how="vertical_relaxed")
+            if any(map(len, rows)):  # interactions in memory may have users without any
+                yield pl.concat(rows, how="vertical_relaxed")
 
     def distinct(self, size: int, min_rating: float | None) -> _Rows:
         """Each pair once, as in `Interactions`, without low ratings, and without ids that have no pair left.
