@@ -125,8 +125,8 @@ def measure(events: int = 1_000_000) -> dict[str, float]:
     return figures | _least_squares(parts) | _quality(parts, best) | _lists(parts)
 
 
-def _best_recall(*held_out: Any) -> dict[str, float]:
-    return best_possible(*held_out, (20,)).metrics
+def _best_recall(split: Split, tastes: NDArray[np.float32], topics: NDArray[np.float32]) -> dict[str, float]:
+    return best_possible(split, tastes, topics, (20,)).metrics
 
 
 def _reading(folder: Path, name: str, repeats: int = 3) -> dict[str, float]:

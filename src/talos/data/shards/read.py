@@ -87,8 +87,7 @@ class ShardIndex(BaseModel, frozen=True):
         try:
             index = cls.model_validate({**record, "folder": folder})
         except ValidationError as error:
-            first = error.errors()[0]
-            what = f"has a wrong value at {'.'.join(map(str, first['loc']))} ({first['msg']})"
+            what = f"is damaged: {error.errors()[0]['msg']}"
             raise DataError(what, where=str(path), expected=_AS_WRITTEN) from None
         provenance = replace(index.provenance, source=str(folder), format="shards")
         return index.model_copy(update={"provenance": provenance})
