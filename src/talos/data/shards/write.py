@@ -6,7 +6,6 @@ gets the number of its part, and the pairs are written once more, shard by shard
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,13 +22,13 @@ from numpy.typing import NDArray
 from talos.checks import positive_integer, require
 from talos.data.arrays import Codes
 from talos.data.encode import id_columns
-from talos.data.interactions import Interactions, Provenance, titles_by_item, values_in
+from talos.data.interactions import Interactions, Provenance, fingerprint_of, titles_by_item, values_in
 from talos.data.options import SourceOptions, SplitBy
 from talos.data.parquet import scan_file
 from talos.data.shards.read import FORMAT, PARTS, part_file
 from talos.data.source import SHARDS, Pass, Source, read_through
 from talos.data.splits import how_to_split, last_of_each, leave_one, no_timestamps, random_share
-from talos.data.vocabulary import Vocabulary, add_ids
+from talos.data.vocabulary import Vocabulary
 from talos.errors import ConfigError, DataError, TalosError, first_line
 from talos.files import checksum_of, locked_folder, write_sealed
 
@@ -473,11 +472,15 @@ def _write_files(
             record["files"][part_file(number, part)] = {"rows": count, "checksum": checksum_of(file)}
         of_users, of_items = user_degrees[code], item_degrees[code]
         files = [out / part_file(number, part) for number in range(shards)]
+        blocks = scan_file(files).select("item").collect_batches(chunk_size=DEFAULT_ROWS, maintain_order=True)
+        codes_of_items = (block["item"].to_numpy() for block in blocks)
         record["parts"][part] = {
             "users": int((of_users > 0).sum()),
             "items": int((of_items > 0).sum()),
             "interactions": int(of_users.sum()),
-            "fingerprint": _fingerprint(of_users, files, (users["user_id"], items["item_id"])),
+            "fingerprint": fingerprint_of(
+                np.append(0, np.cumsum(of_users)), codes_of_items, pairs.user_ids, pairs.item_ids
+            ),
         }
         if part != "train":
             cold_users, cold_items = of_users[user_degrees[0] == 0], of_items[item_degrees[0] == 0]
@@ -488,17 +491,3 @@ def _write_files(
                 "interactions_of_cold_items": int(cold_items.sum()),
             }
     return record
-
-
-def _fingerprint(degrees: NDArray[np.int64], files: Sequence[Path], ids: Iterable[pl.Series]) -> str:
-    """`Interactions.fingerprint` of a whole part."""
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(np.append(0, np.cumsum(degrees)).data)
-    for block in (
-        scan_file(files).select("item").collect_batches(chunk_size=DEFAULT_ROWS, maintain_order=True)
-    ):
-        digest.update(np.ascontiguousarray(block["item"].to_numpy()).data)
-    for column in ids:
-        blocks = column.to_frame().iter_slices(DEFAULT_ROWS)
-        add_ids(digest, column.dtype, (block.to_series() for block in blocks))
-    return digest.hexdigest()
