@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from talos.config import RunConfig
 from talos.data.datasets import PlantedTastes, write_planted
-from talos.data.datasets.generated import EventFormat, HeldOut
+from talos.data.datasets.generated import EventFormat
 from talos.data.open import open_split
 from talos.data.splits import Split
 from talos.evaluation.best_possible import best_possible
@@ -125,8 +125,8 @@ def measure(events: int = 1_000_000) -> dict[str, float]:
     return figures | _least_squares(parts) | _quality(parts, best) | _lists(parts)
 
 
-def _best_recall(users: HeldOut) -> dict[str, float]:
-    return best_possible(users, (20,)).metrics
+def _best_recall(split: Split, tastes: NDArray[np.float32], topics: NDArray[np.float32]) -> dict[str, float]:
+    return best_possible(split, tastes, topics, (20,)).metrics
 
 
 def _reading(folder: Path, name: str, repeats: int = 3) -> dict[str, float]:

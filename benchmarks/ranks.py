@@ -53,14 +53,13 @@ import torch
 torch.set_num_threads(1)
 from talos import distributed
 from talos.config import RunConfig
-from talos.data.shards import ShardIndex, read_share
+from talos.data.shards import read_share
 from talos.training import Trainer
 def highest():
     return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text()).group(1)) / 1024
 torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # imports many modules
 group = distributed.start()
-before, index = highest(), ShardIndex.read(sys.argv[2])
-share = read_share(index, group.range_of(index.num_users)).train
+before, share = highest(), read_share(sys.argv[2], group.range_of).train
 values = {"training.epochs": 1, "training.init": "random", "negatives": "all", "training.batch_size": 4096}
 Trainer(RunConfig().with_values(values), share, group=group).fit()
 if group.rank == 0:

@@ -55,7 +55,7 @@ def step(name: str, folder: Path, ranks: int) -> None:
     """Run one of the measured steps."""
     from talos import read
     from talos.data import splits
-    from talos.data.shards import ShardIndex, read_shards, read_share, write_shards
+    from talos.data.shards import read_shards, read_share, write_shards
 
     if name.startswith("train on"):
         train(folder, name.removeprefix("train on "))
@@ -68,8 +68,7 @@ def step(name: str, folder: Path, ranks: int) -> None:
     elif ranks == 1:
         read_shards(folder / "shards")
     else:
-        index = ShardIndex.read(folder / "shards")
-        read_share(index, range(index.num_users // ranks))
+        read_share(folder / "shards", lambda num_users: range(num_users // ranks))
 
 
 def peak() -> float:

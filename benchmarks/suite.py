@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from talos.data import datasets, splits
-from talos.data.datasets.cache import local_copy
 from talos.data.interactions import Interactions
 from talos.data.open import open_split, read
 from talos.data.source import Source
 from talos.errors import ConfigError, DownloadError, nearest
+from talos_paper.datasets import local_copy
 
 from . import (
     engine,

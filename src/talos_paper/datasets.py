@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from talos.checks import one_of
 from talos.data import datasets, splits
-from talos.data.datasets.cache import LOCAL, local_copy
 from talos.data.open import open_split, read
 from talos.data.source import Source
 from talos.errors import DataError
 
-__all__ = ["DATASETS", "Scenario", "load", "notes_on", "split_facts", "why_absent"]
+__all__ = [
+    "DATASETS",
+    "LOCAL",
+    "Scenario",
+    "load",
+    "local_copy",
+    "notes_on",
+    "split_facts",
+    "why_absent",
+]
 
 Scenario: TypeAlias = Literal["iid", "temporal"]
+
+LOCAL = "TALOS_DATA"
+"""The environment variable that names a user's own folder of datasets, one subfolder each."""
 
 DATASETS: dict[str, str] = {
     "beauty": "Beauty",
@@ -33,6 +45,12 @@ _DIFFERENCES = {
     ("movielens-100k", "iid"): "split drawn here: the paper does not print which MovieLens it used",
     ("movielens-100k", "temporal"): "not in the paper",
 }
+
+
+def local_copy(name: str, folder: Path | None = None) -> Path | None:
+    """The subfolder `name` of `folder`, or else of the folder that `LOCAL` names; None if neither has one."""
+    roots = [folder, Path(os.environ[LOCAL]) if os.environ.get(LOCAL) else None]
+    return next((root / name for root in roots if root is not None and (root / name).is_dir()), None)
 
 
 def load(dataset: str, scenario: Scenario = "iid", *, folder: Path | None = None) -> splits.Split:

@@ -27,12 +27,12 @@ import torch
 from talos.checks import one_of
 from talos.config import RunConfig
 from talos.data import splits
-from talos.data.datasets.cache import LOCAL, local_copy
 from talos.data.interactions import Interactions
 from talos.data.open import open_split
 from talos.data.source import Source
 from talos.errors import DataError
 from talos.model.recommender import Recommender
+from talos_paper.datasets import LOCAL, local_copy
 from talos_paper.published import read_toml
 from talos_paper.results import ResultStore, versions
 

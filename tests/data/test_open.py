@@ -16,10 +16,10 @@ from talos.data.open import (
     SourceOptions,
     open_fit_parts,
     open_interactions,
-    open_share,
     read,
     write_shards_from,
 )
+from talos.data.shards import read_share
 from talos.data.splits import Split
 from talos.errors import ArgumentError, ConfigError, DataError
 from talos.files import read_sealed
@@ -92,7 +92,7 @@ def test_shards(clicks: Path, tmp_path: Path) -> None:
     expected = talos.open_split(clicks, options)
     assert same(talos.open_split(shards), expected)
     assert len(open_interactions(shards)) == len(PAIRS)
-    share = open_share(shards, lambda users: range(users // 2))
+    share = read_share(shards, lambda users: range(users // 2))
     assert share.train.own.num_users == expected.train.num_users // 2
     for part in shards.glob("*/test.parquet"):
         part.write_bytes(b"not opened")

@@ -17,7 +17,7 @@ import polars as pl
 import pytest
 
 from talos import Recommender
-from talos.data.datasets.download import _from_package_index
+from talos.data.datasets.cache import _from_package_index
 from talos.data.open import open_split
 from talos.errors import DownloadError
 from talos.files import digest_of
@@ -279,7 +279,7 @@ def test_the_download_by_pip_runs_no_folder_called_pip(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(DownloadError):
-        _from_package_index("pip:no-such-package==1", tmp_path / "part")
+        _from_package_index("pip:no-such-package==1", tmp_path)
     assert not (tmp_path / "it-ran").exists()
 
 

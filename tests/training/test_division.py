@@ -12,7 +12,6 @@ import torch
 from talos.backbones import MF
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
-from talos.data.shards import Share
 from talos.distributed import SINGLE_PROCESS, Group
 from talos.errors import ConfigError
 from talos.evaluation.evaluate import evaluate
@@ -97,19 +96,6 @@ def test_weights_of_events_are_refused_in_several_processes() -> None:
     config = RunConfig().with_values(EXACT | {"events.half_life": "9d"})
     with pytest.raises(ConfigError, match="events: equal, 9d; expected the defaults in several processes"):
         division_for(config, Interactions.from_ids([1, 2], [7, 8]), rank_of(2))
-
-
-def test_items_are_not_chosen_where_nobody_has_their_interactions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SMALL_CATALOGUE", 0)
-    data, group = Interactions.from_ids([1, 1, 2, 3], [7, 8, 7, 9]), rank_of(2)
-    config = RunConfig().with_values(EXACT)
-    assert division_for(config, data, group).by_items
-    found = division_for(config, Share.of(data, range(1)), group)
-    assert not found.by_items
-    assert found.line == "users divided among 2 processes"
-    asked = division_for(config.with_values({"training.parallel": "items"}), Share.of(data, range(1)), group)
-    with pytest.raises(ConfigError, match="parallel: 'items' with interactions of some users alone"):
-        asked.index(Share.of(data, range(1)), config, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

@@ -179,7 +179,7 @@ def generate(
             out,
             format=output_format,
             strings=not integer_ids,
-            report=lambda users: best_possible(users, lengths).as_dict(),
+            report=lambda split, tastes, topics: best_possible(split, tastes, topics, lengths).as_dict(),
             progress=show,
         )
     if json:

@@ -31,8 +31,8 @@ class Download:
         url: an http(s) address, or `pip:NAME==VERSION` for a wheel of the Python package index.
         layout: how the files are read: "table" for a file that `talos.read` reads as it is, or the name of one of the
             layouts of MovieLens.
-        checksum: `sha256:…` or `md5:…` of the download; None if none is published: then the checksum of the first
-            download is recorded, and later downloads must have the same.
+        checksum: `sha256:…` or `md5:…` of the download; None if none is published. What is in the cache is
+            compared with checksums of its own, which are recorded after the download.
         files: the files to extract from a zip archive or wheel; empty if the download is the file itself.
         counts: what the files hold before any clean-up; None if not known for certain.
 

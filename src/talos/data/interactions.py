@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from talos.data.splits import Split
 
-__all__ = ["Interactions", "ItemRows", "Provenance", "Rows", "titles_by_item", "values_in"]
+__all__ = ["Interactions", "ItemRows", "Provenance", "Rows", "fingerprint_of", "titles_by_item", "values_in"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -441,12 +442,7 @@ class Interactions(Rows):
         >>> data.fingerprint() == Interactions.from_ids([1, 1], [8, 7]).fingerprint()
         True
         """
-        digest = hashlib.blake2b(digest_size=16)
-        for array in (self.indptr, self.indices):
-            digest.update(np.ascontiguousarray(array).data)
-        for ids in (self.user_ids.ids, self.item_ids.ids):
-            add_ids(digest, ids.dtype, [ids])
-        return digest.hexdigest()
+        return fingerprint_of(self.indptr, [self.indices], self.user_ids, self.item_ids)
 
     def split(self, **options: Any) -> Split:
         """Divide into train, validation and test; `options` are those of `talos.data.splits.split`."""
@@ -516,6 +512,19 @@ def _codes_of(ids: Ids, name: str) -> tuple[Vocabulary, Codes]:
     column = IdColumn(name)
     column.add(as_id_series(ids, name))
     return column.finish()
+
+
+def fingerprint_of(
+    indptr: NDArray[np.int64], indices: Iterable[NDArray[Any]], *vocabularies: Vocabulary
+) -> str:
+    """`Interactions.fingerprint` of interactions whose items come in blocks."""
+    digest = hashlib.blake2b(digest_size=16)
+    for array in chain([indptr], indices):
+        digest.update(np.ascontiguousarray(array).data)
+    for ids in (vocabulary.ids for vocabulary in vocabularies):
+        blocks = ids.to_frame().iter_slices(1 << 20)  # their text is held a block at a time
+        add_ids(digest, ids.dtype, (block.to_series() for block in blocks))
+    return digest.hexdigest()
 
 
 def titles_by_item(item_codes: Codes, num_items: int, titles: Ids) -> pl.Series:

@@ -22,11 +22,8 @@ from talos.data.interactions import Interactions
 from talos.data.options import Cleaning, SourceOptions, Splitting
 from talos.data.shards import (
     DEFAULT_ROWS,
-    ShardIndex,
-    SplitShare,
     read_fit_shards,
     read_shards,
-    read_share,
     write_shards,
 )
 from talos.data.source import Source
@@ -38,7 +35,6 @@ __all__ = [
     "SourceOptions",
     "open_fit_parts",
     "open_interactions",
-    "open_share",
     "open_split",
     "read",
     "read_lists",
@@ -247,17 +243,6 @@ def read_lists(
             (pl.int_range(pl.len()).over("user") + 1).alias("rank"),
         )
     )
-
-
-def open_share(path: Location, users_of: Callable[[int], range]) -> SplitShare:
-    """The part of a folder of shards that one of several processes needs.
-
-    Args:
-        path: the folder.
-        users_of: called with the number of users, returns those of this process.
-    """
-    index = ShardIndex.read(os.fspath(path))
-    return read_share(index, users_of(index.num_users))
 
 
 def write_shards_from(

@@ -33,6 +33,7 @@ READERS: tuple[type[Reader], ...] = (Parquet, JSONLines, LightGCN, Delimited)
 FORMATS = tuple(sorted(name for reader in READERS for name in reader.formats))
 """The values of `format=`; `text` has any separator, `amazon` and `movielens` have no header."""
 
+SHARDS = "shards.json"
 ROWS_AT_ONCE = 1 << 20
 # The words in the names of files that say which part of a split they are.
 _PARTS: Mapping[str, set[str]] = {
@@ -90,7 +91,7 @@ class Source:
             return cls(kind="file", name=name, parts={"all": [path]})
         if not path.is_dir():  # a pipe can be read only once, and a device may have no end
             raise DataError("is a pipe or a device", where=name, expected="a file")
-        if (path / "shards.json").is_file():
+        if (path / SHARDS).is_file():
             return cls(kind="shards", name=name)
         with polars_errors(name):
             return _folder(name, path)

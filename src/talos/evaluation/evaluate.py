@@ -205,7 +205,6 @@ def popularity_report(
     With a `Share`, all processes of the group that was started call this together, each with its own users in `seen`.
     The options are those of `evaluate`.
     """
-    assert train.item_degrees is not None
     scores = FixedScores(torch.tensor(train.item_degrees))
     own, group = (test, SINGLE_PROCESS) if isinstance(test, Interactions) else (test.own, current())
     return evaluate(scores, own, seen=seen, group=group, **options)

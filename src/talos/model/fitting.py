@@ -346,14 +346,17 @@ def open_parts(
 
     If one process cannot read its share, all of them stop.
     """
-    from talos.data import shards
-    from talos.data.open import open_share, open_split
+    from talos.data.open import open_split
+    from talos.data.shards import read_share
+    from talos.data.source import Source
 
-    divides = config.training.parallel != "none" and config.baseline is None and shards.is_shards(path)
+    divides = (
+        config.training.parallel != "none" and config.baseline is None and Source.of(path).kind == "shards"
+    )
     if divides and registry.resolve("backbone", config.backbone.name).divisible:
         group = start(config.device)
         if group.size > 1:
-            return cast("SplitShare", all_or_none(group, lambda: open_share(path, group.range_of), path))
+            return cast("SplitShare", all_or_none(group, lambda: read_share(path, group.range_of), path))
     return open_split(path, options, notify=notify, progress=progress)
 
 

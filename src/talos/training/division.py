@@ -21,7 +21,7 @@ from talos.checks import require
 from talos.config import EventsConfig, RunConfig
 from talos.data.event_weights import event_weights
 from talos.data.interactions import Interactions
-from talos.data.shards import ShardColumns, Share
+from talos.data.shards import Share
 from talos.distributed import SINGLE_PROCESS, Group
 from talos.errors import ConfigError
 from talos.kernels.csr import Batch, TrainIndex
@@ -100,8 +100,7 @@ def user_masses(division: Division, train: Interactions | Share, device: torch.d
     """Interactions of every user over all items, where the index of a division does not say; else None."""
     if not division.by_items:
         return None
-    degrees = _columns(train).user_degrees() if isinstance(train, Share) else train.user_degrees
-    return torch.from_numpy(degrees).to(device)
+    return torch.tensor(train.user_degrees, device=device)
 
 
 class _AllGatherRows(torch.autograd.Function):
@@ -130,8 +129,6 @@ def division_for(config: RunConfig, train: Interactions | Share, group: Group) -
     range(0, 2)
     """
     size, wanted, obstacle = group.size, config.training.parallel, _obstacle(config, train)
-    if wanted == "auto" and isinstance(train, Share) and train.columns is None:
-        obstacle = "the interactions of other processes' users with this one's items cannot be read"
     require(
         wanted != "items" or not obstacle,
         "'items'",
@@ -182,20 +179,10 @@ def _obstacle(config: RunConfig, train: Interactions | Share) -> str | None:
     return None
 
 
-def _columns(share: Share) -> ShardColumns:
-    if share.columns is None:
-        raise ConfigError(
-            "'items' with interactions of some users alone",
-            where="parallel",
-            expected="a folder of shards, or 'users'",
-        )
-    return share.columns
-
-
 def _with_items(train: Interactions | Share, items: range) -> tuple[Any, Any]:
     """CSR of all users' interactions with a range of items, whose numbers start at 0."""
     if isinstance(train, Share):
-        return _columns(train).of_items(items)
+        return train.of_items(items)
     kept = (train.indices >= items.start) & (train.indices < items.stop)
     counts = np.bincount(train.rows[kept], minlength=train.num_users)
     return np.concatenate([[0], np.cumsum(counts)]), train.indices[kept] - items.start

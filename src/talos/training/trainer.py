@@ -439,7 +439,6 @@ class Trainer:
         found, chosen = (None if self.valid is None else self.results()), 0.0
         divided = isinstance(self.train, Share)
         if found is not None and self.valid is not None:
-            assert self.train.item_degrees is not None
             chosen = best_prior(
                 *found[:2],
                 self.train.own if isinstance(self.train, Share) else self.train,
@@ -456,7 +455,6 @@ class Trainer:
     def scorer(self) -> DotScores:
         """The scores of all users by the trained vectors and the prior; for a single process."""
         users, items = self.vectors()
-        assert self.train.item_degrees is not None
         made = PriorScores(
             items,
             self.train.item_degrees,

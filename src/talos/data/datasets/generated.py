@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -25,7 +25,7 @@ from talos.data.splits import Split
 from talos.data.vocabulary import Vocabulary
 from talos.files import locked_folder
 
-__all__ = ["EventFormat", "HeldOut", "PlantedTastes", "synthetic", "write_planted"]
+__all__ = ["EventFormat", "PlantedTastes", "synthetic", "write_planted"]
 
 EventFormat: TypeAlias = Literal["parquet", "csv"]
 Floats: TypeAlias = NDArray[np.float64]
@@ -39,20 +39,6 @@ _ROUNDS = 8
 _HEAD, _TOPIC_SHAPE, _TASTE_SHAPE = 0.01, 0.05, 0.15
 # What the random numbers of a generator are for; one generator each, so that none depends on how much another draws.
 _ITEMS, _HELD_OUT, _USERS = range(3)
-
-
-class HeldOut(NamedTuple):
-    """The users with a test part: all their events, and what is needed to compute their best possible lists.
-
-    Attributes:
-        split: their events; users are positions in `tastes`, items are numbered as in `topics`.
-        tastes: (U, dim) P(z | user).
-        topics: (items, dim) P(item | z).
-    """
-
-    split: Split
-    tastes: NDArray[np.float32]
-    topics: NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,7 +327,7 @@ def write_planted(
     *,
     format: EventFormat = "parquet",  # noqa: A002  # the word users know
     strings: bool = True,
-    report: Callable[[HeldOut], dict[str, Any]] | None = None,
+    report: Callable[[Split, NDArray[np.float32], NDArray[np.float32]], dict[str, Any]] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Write events as folders `train`, `valid` and `test` with one file for each block, and `planted.json`.
@@ -353,8 +339,9 @@ def write_planted(
         out: the folder.
         format: of the files, whose columns are `user_id`, `item_id` and `timestamp`.
         strings: ids such as `u0042` instead of integers.
-        report: called with the held-out users; what it returns becomes `best` in `planted.json`. Not with drift, with
-            which the best lists are others at each moment.
+        report: called with all events of the held-out users, their tastes P(z | user) (U, dim), and the topics
+            P(item | z) (items, dim); what it returns becomes `best` in `planted.json`. Not with drift, with which the
+            best lists are others at each moment.
         progress: called with the number of events written and of all.
 
     Returns:
@@ -382,12 +369,15 @@ def write_planted(
             "events": {name: count for name, count in counts.items() if count},
         }
         if report is not None and counts["test"] and not world.drift:
-            record["best"] = report(_held_out(world, held))
+            record["best"] = report(*_held_out(world, held))
         (staging / "planted.json").write_text(json.dumps(record, indent=2) + "\n")
     return record
 
 
-def _held_out(world: PlantedTastes, held: Sequence[pl.DataFrame]) -> HeldOut:
+def _held_out(
+    world: PlantedTastes, held: Sequence[pl.DataFrame]
+) -> tuple[Split, NDArray[np.float32], NDArray[np.float32]]:
+    """The events, tastes and topics of held-out users, who are numbered anew; items keep their numbers."""
     numbers = world.held_out_users
     tastes = np.empty((len(numbers), world.dim), np.float32)
     for block in range(world.num_blocks):
@@ -402,7 +392,7 @@ def _held_out(world: PlantedTastes, held: Sequence[pl.DataFrame]) -> HeldOut:
         for code in range(len(_PARTS))
     )
     split = Split(train=train, valid=valid, test=test, how={"by": "planted"})
-    return HeldOut(split, tastes, np.ascontiguousarray(world.topics.T, np.float32))
+    return split, tastes, np.ascontiguousarray(world.topics.T, np.float32)
 
 
 def _interactions(events: pl.DataFrame, **vocabularies: Any) -> Interactions:

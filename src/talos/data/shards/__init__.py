@@ -7,11 +7,9 @@ reads one process's part of the split. The split does not depend on the number o
 from __future__ import annotations
 
 from talos.data.shards.read import (
-    ShardColumns,
     ShardIndex,
     Share,
     SplitShare,
-    is_shards,
     read_fit_shards,
     read_shards,
     read_share,
@@ -20,11 +18,9 @@ from talos.data.shards.write import DEFAULT_ROWS, write_shards
 
 __all__ = [
     "DEFAULT_ROWS",
-    "ShardColumns",
     "ShardIndex",
     "Share",
     "SplitShare",
-    "is_shards",
     "read_fit_shards",
     "read_shards",
     "read_share",

@@ -6,7 +6,6 @@ gets the number of its part, and the pairs are written once more, shard by shard
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise, starmap
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -23,14 +22,13 @@ from numpy.typing import NDArray
 from talos.checks import positive_integer, require
 from talos.data.arrays import Codes
 from talos.data.encode import id_columns
-from talos.data.interactions import Interactions, Provenance, titles_by_item, values_in
+from talos.data.interactions import Interactions, Provenance, fingerprint_of, titles_by_item, values_in
 from talos.data.options import SourceOptions, SplitBy
 from talos.data.parquet import scan_file
-from talos.data.shards.read import FORMAT, INDEX, PARTS
-from talos.data.shards.streaming_split import StreamingSplit
-from talos.data.source import Pass, Source, read_through
-from talos.data.splits import how_to_split, no_timestamps
-from talos.data.vocabulary import Vocabulary, add_ids
+from talos.data.shards.read import FORMAT, PARTS, part_file
+from talos.data.source import SHARDS, Pass, Source, read_through
+from talos.data.splits import how_to_split, last_of_each, leave_one, no_timestamps, random_share
+from talos.data.vocabulary import Vocabulary
 from talos.errors import ConfigError, DataError, TalosError, first_line
 from talos.files import checksum_of, locked_folder, write_sealed
 
@@ -98,10 +96,10 @@ def write_shards(
     >>> data = Interactions.from_ids([1] * 10 + [2] * 5, [*range(10), *range(5)])
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     record = write_shards(data, Path(folder, "out"), shards=2)
-    >>> [shard["users"] for shard in record["shards"]], record["parts"]["test"]["interactions"]
+    >>> record["shards"], record["parts"]["test"]["interactions"]
     ([[0, 1], [1, 2]], 3)
     """
-    found = source if isinstance(source, Source) else Source.of(source)
+    found = Source.of(source)
     split_already = found.kind == "parts"
     require(
         "test" in found.parts or not split_already,
@@ -128,7 +126,8 @@ def write_shards(
             notify(f"{rows.provenance.source}: {rows.provenance.guesses}")
         notify(f"{rows.provenance.rows:,} rows read")
         pairs = rows.distinct(rows_at_once, min_rating)
-        number, users, origin = len(pairs), len(pairs.user_ids), pairs.provenance
+        number = int(scan_file(pairs.files).select(pl.len()).collect().item())
+        users, origin = len(pairs.user_ids), pairs.provenance
         if not split_already and by != "user" and "timestamp" not in pairs.columns:
             raise no_timestamps(origin, by)
         require(
@@ -139,12 +138,9 @@ def write_shards(
             error=ConfigError,
         )
         notify(f"{number:,} interactions of {users:,} users are sorted")
-        part_of = None
         if not split_already:
-            part_of = StreamingSplit(
-                by=by, test=test, valid=valid, seed=seed, total=number, stamps=pairs.timestamps, folder=folder
-            ).of
-        user_degrees, item_degrees = _divide(pairs, part_of)
+            _add_parts(pairs, number, by=by, test=test, valid=valid, seed=seed)
+        user_degrees, item_degrees = pairs.degrees("user"), pairs.degrees("item")
         in_train, in_test = user_degrees[0] > 0, user_degrees[-1] > 0
         require(
             bool((in_train & in_test).any()) or not in_test.any(),
@@ -168,9 +164,9 @@ def write_shards(
             "users": users,
             "items": len(pairs.item_ids),
             "columns": [name for name in ("timestamp", "rating") if name in pairs.columns],
-            **_write_parts(pairs, user_degrees, item_degrees, shards, staging),
+            **_write_files(pairs, user_degrees, item_degrees, shards, staging),
         }
-        write_sealed(staging / INDEX, record)
+        write_sealed(staging / SHARDS, record)
     return record
 
 
@@ -200,8 +196,8 @@ class _Rows:
     >>> data = Interactions.from_ids(["b", "a", "a"], [1, 2, 3])
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     rows = _Rows.of(data, Path(folder))
-    ...     [(users, bucket.rows()) for users, bucket in rows.buckets(1)]
-    [(range(0, 1), [(0, 1), (0, 2)]), (range(1, 2), [(1, 0)])]
+    ...     [bucket.rows() for bucket in rows.buckets(1)]
+    [[(0, 1), (0, 2)], [(1, 0)]]
     """
 
     folder: Path
@@ -263,16 +259,13 @@ class _Rows:
             provenance=data.provenance,
         )
 
-    def __len__(self) -> int:
-        return int(scan_file(self.files).select(pl.len()).collect().item())
-
     def timestamps(self) -> Iterator[NDArray[Any]]:
         """All timestamps, those of a file at a time."""
         for file in self.files:
             yield scan_file(file).select("timestamp").collect()["timestamp"].to_numpy()
 
-    def buckets(self, size: int) -> Iterator[tuple[range, pl.DataFrame]]:
-        """All rows in buckets of consecutive users, with about `size` rows each: these users, and their rows."""
+    def buckets(self, size: int) -> Iterator[pl.DataFrame]:
+        """All rows in buckets of consecutive users, with about `size` rows each."""
         degrees = np.zeros(len(self.user_ids), np.int64)
         for file in self.files:
             some, counts = np.unique(scan_file(file).select("user").collect().to_series(), return_counts=True)
@@ -282,7 +275,8 @@ class _Rows:
         for users in starmap(range, pairwise(np.unique([0, *full, len(upto)]).tolist())):
             inside = pl.col("user").is_between(users.start, users.stop - 1)
             rows = [scan_file(file).filter(inside).select(self.columns).collect() for file in self.files]
-            yield users, pl.concat(rows, how="vertical_relaxed")
+            if any(map(len, rows)):  # interactions in memory may have users without any
+                yield pl.concat(rows, how="vertical_relaxed")
 
     def distinct(self, size: int, min_rating: float | None) -> _Rows:
         """Each pair once, as in `Interactions`, without low ratings, and without ids that have no pair left.
@@ -299,10 +293,17 @@ class _Rows:
         )
         files, duplicates = list[Path](), 0
         with_user, with_item = np.zeros(len(self.user_ids), bool), np.zeros(len(self.item_ids), bool)
-        for users, bucket in self.buckets(size):
-            data = _interactions(bucket, users, len(self.item_ids))
-            if "part" in self.columns and bucket.n_unique(["user", "item", "part"]) > len(data):
-                raise self._in_two_parts(bucket)
+        for bucket in self.buckets(size):
+            data = _interactions(bucket, len(self.item_ids))
+            if "part" in self.columns:
+                placed = bucket.unique(["user", "item", "part"])
+                twice = placed.filter(placed.select("user", "item").is_duplicated()).sort("user", "item")
+                if len(twice):
+                    user, item = twice.select("user", "item").row(0)
+                    what = f"user {self.user_ids.ids[user]!r} and item {self.item_ids.ids[item]!r}"
+                    raise DataError(
+                        f"{what} are together in two parts", where=source, expected="every pair in one part"
+                    )
             assert data.source_rows is not None
             pairs = bucket.with_row_index("source_row")[data.source_rows]
             duplicates += len(bucket) - len(pairs)
@@ -329,24 +330,97 @@ class _Rows:
             provenance=replace(self.provenance, duplicates=self.provenance.duplicates + duplicates),
         )
 
-    def _in_two_parts(self, bucket: pl.DataFrame) -> DataError:
-        pairs = bucket.unique(["user", "item", "part"])
-        user, item, *_ = (
-            pairs.filter(pairs.select("user", "item").is_duplicated()).sort("user", "item").row(0)
-        )
-        return DataError(
-            f"user {self.user_ids.ids[user]!r} and item {self.item_ids.ids[item]!r} are together in two parts",
-            where=self.provenance.source,
-            expected="every pair in one part",
-        )
+    def degrees(self, role: Literal["user", "item"]) -> Degrees:
+        """How many pairs each user or item has in each part."""
+        degrees = np.zeros((len(PARTS), len(self.user_ids if role == "user" else self.item_ids)), np.int64)
+        for file in self.files:
+            counts = scan_file(file).group_by("part", role).len().collect()
+            degrees[counts["part"], counts[role]] += counts["len"].to_numpy()
+        return degrees
 
 
-def _interactions(rows: pl.DataFrame, users: range, num_items: int) -> Interactions:
+class Smallest:
+    """Flags the `count` smallest of numbers that arrive in blocks; of equal numbers, the first ones.
+
+    All numbers are written to a temporary file in `folder` and partitioned there: memory does not grow with them.
+
+    >>> blocks = [np.array([5, 3]), np.array([9, 3])]
+    >>> smallest = Smallest(blocks, 3)
+    >>> [smallest.of(block).tolist() for block in blocks]
+    [[True, True], [False, True]]
+    """
+
+    def __init__(self, blocks: Iterable[NDArray[Any]], count: int, folder: Path | None = None) -> None:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            for block in blocks:
+                file.write(block.tobytes())
+            file.flush()
+            numbers = np.memmap(file, block.dtype, "r+")
+            numbers.partition(max(count - 1, 0))
+            self.bound = numbers[max(count - 1, 0)]
+            starts = range(0, count, DEFAULT_ROWS)
+            below = sum(
+                np.count_nonzero(numbers[start : start + DEFAULT_ROWS] < self.bound) for start in starts
+            )
+        self.equals = count - below
+
+    def of(self, numbers: NDArray[Any]) -> NDArray[np.bool_]:
+        """The flags of the next block."""
+        chosen: NDArray[np.bool_] = numbers < self.bound
+        equal = np.flatnonzero(numbers == self.bound)[: self.equals]
+        chosen[equal] = True
+        self.equals -= len(equal)
+        return chosen
+
+
+def _add_parts(pairs: _Rows, total: int, *, by: SplitBy, test: float, valid: float, seed: int) -> None:
+    """Write beside each pair which part it belongs to.
+
+    The split depends on the data and the seed alone, not on the size of the files. By `user`, `last` and `future` it is
+    that of `talos.data.splits.split`: the generator for validation is advanced past the draws that were made for test.
+    """
+    for_test, for_valid = np.random.default_rng(seed), np.random.default_rng(seed)
+    if by == "user" and test > 0:
+        # `default_rng(seed)` after one draw of `random()` for each interaction
+        for_valid = np.random.Generator(np.random.PCG64(seed).advance(total))
+    early = total - round(test * total)
+    num_valid = round(valid * early)
+    if by in ("time", "future"):
+        earlier = Smallest(pairs.timestamps(), early, pairs.folder)
+    if by == "future":
+        earliest = Smallest(pairs.timestamps(), early - num_valid, pairs.folder)
+    elif by == "time":
+        rng, count = np.random.default_rng(seed), max(early, 1)
+        draws = (rng.random(min(DEFAULT_ROWS, count - start)) for start in range(0, count, DEFAULT_ROWS))
+        drawn = Smallest(draws, num_valid, pairs.folder)
+    for file in pairs.files:
+        rows = scan_file(file).collect()
+        data = _interactions(rows, len(pairs.item_ids))
+        in_valid = np.zeros(len(data), bool)
+        if by == "last":
+            in_test, in_valid = last_of_each(data, with_valid=valid > 0)
+        elif by == "user":
+            in_test = random_share(data, test, for_test)
+            in_valid[~in_test] = random_share(data.where(~in_test), valid, for_valid)
+        else:
+            stamps = rows["timestamp"].to_numpy()
+            in_test = ~earlier.of(stamps)
+            if by == "future":
+                in_valid = ~in_test & ~earliest.of(stamps)
+            else:
+                rest = data.where(~in_test)
+                in_valid[~in_test] = leave_one(rest, drawn.of(for_valid.random(len(rest))))
+        _rewrite(rows.with_columns(part=np.where(in_test, 2, in_valid).astype(np.int8)), file)
+
+
+def _interactions(rows: pl.DataFrame, num_items: int) -> Interactions:
     """Rows of consecutive users, with codes for ids."""
+    users = rows["user"].to_numpy()
+    users = users - users.min()
     return Interactions.from_codes(
-        rows["user"].to_numpy() - np.int32(users.start),
+        users,
         rows["item"].to_numpy(),
-        user_ids=Vocabulary(pl.int_range(len(users), eager=True)),
+        user_ids=Vocabulary(pl.int_range(int(users.max()) + 1, eager=True)),
         item_ids=Vocabulary(pl.int_range(num_items, eager=True)),
         source_rows=rows["source_row"].to_numpy() if "source_row" in rows.columns else None,
         **values_in(rows),
@@ -366,62 +440,47 @@ def _recode(file: Path, user_codes: Codes, item_codes: Codes) -> None:
     _rewrite(rows.sort("user", maintain_order=True), file)
 
 
-def _divide(
-    pairs: _Rows, part_of: Callable[[Interactions], NDArray[np.int8]] | None
-) -> tuple[Degrees, Degrees]:
-    """Write beside each pair which part it belongs to, unless that is there; returns degrees of users and items."""
-    user_degrees = np.zeros((len(PARTS), len(pairs.user_ids)), np.int64)
-    item_degrees = np.zeros((len(PARTS), len(pairs.item_ids)), np.int64)
-    for file in pairs.files:
-        rows = scan_file(file).collect()
-        users = range(rows["user"][0], rows["user"][-1] + 1)
-        if part_of is not None:
-            rows = rows.with_columns(part=part_of(_interactions(rows, users, len(pairs.item_ids))))
-            _rewrite(rows, file)
-        for (code,), some in rows.partition_by("part", as_dict=True).items():
-            counts = np.bincount(some["user"].to_numpy() - users.start, minlength=len(users))
-            user_degrees[code, users.start : users.stop] = counts
-            item_degrees[code] += np.bincount(some["item"].to_numpy(), minlength=len(pairs.item_ids))
-    return user_degrees, item_degrees
-
-
-def _write_parts(
+def _write_files(
     pairs: _Rows, user_degrees: Degrees, item_degrees: Degrees, shards: int, out: Path
 ) -> dict[str, Any]:
     """Write the files of all shards; returns what `shards.json` says about them."""
-    record: dict[str, Any] = {"parts": {}, "cold": {}, "shards": [], "checksums": {}}
     # as in `talos.data.splits.split`, there is no empty validation part
     codes = {part: code for code, part in enumerate(PARTS) if part != "valid" or user_degrees[code].any()}
-    files: dict[str, list[Path]] = {part: [] for part in codes}
     # a user belongs to the shard that the number of interactions of all users before falls into
     degrees = user_degrees.sum(axis=0)
     before = np.cumsum(degrees) - degrees
     ends = np.searchsorted(before * shards, np.arange(1, shards + 1) * degrees.sum()).tolist()
-    for number, users in enumerate(starmap(range, pairwise([0, *ends]))):
-        folder, parts = out / f"shard-{number:04d}", {}
-        folder.mkdir()
-        for part, code in codes.items():
-            inside = pl.col("user").is_between(users.start, users.stop - 1) & (pl.col("part") == code)
-            rows, file = scan_file(pairs.files).filter(inside), folder / f"{part}.parquet"
-            rows.drop("part", "source_row").sink_parquet(file, row_group_size=_ROW_GROUP)
-            files[part].append(file)
-            count = int(user_degrees[code, users.start : users.stop].sum())
-            parts[part] = {"interactions": count, "checksum": checksum_of(file)}
-        record["shards"].append({"folder": folder.name, "users": [users.start, users.stop], "parts": parts})
-    user_ids, item_ids = pairs.user_ids.ids, pairs.item_ids.ids
-    items = pl.DataFrame({"item_id": item_ids, "train_interactions": item_degrees[0]})
+    users_of = [[start, end] for start, end in pairwise([0, *ends])]
+    record: dict[str, Any] = {"parts": {}, "cold": {}, "shards": users_of, "files": {}}
+    users = pl.DataFrame({"user_id": pairs.user_ids.ids})
+    items = pl.DataFrame({"item_id": pairs.item_ids.ids})
     if pairs.titles is not None:
         items = items.with_columns(title=pairs.titles)
-    for name, table in (("users.parquet", pl.DataFrame({"user_id": user_ids})), ("items.parquet", items)):
-        table.write_parquet(out / name, row_group_size=_ROW_GROUP)
-        record["checksums"][name] = checksum_of(out / name)
+    for name, table, degrees in (("users", users, user_degrees), ("items", items, item_degrees)):
+        counts = {f"{part}_interactions": degrees[code] for part, code in codes.items()}
+        table.with_columns(**counts).write_parquet(out / f"{name}.parquet", row_group_size=_ROW_GROUP)
+        checksum = checksum_of(out / f"{name}.parquet")
+        record["files"][f"{name}.parquet"] = {"rows": len(table), "checksum": checksum}
     for part, code in codes.items():
+        for number, (start, end) in enumerate(users_of):
+            file = out / part_file(number, part)
+            file.parent.mkdir(exist_ok=True)
+            inside = pl.col("user").is_between(start, end - 1) & (pl.col("part") == code)
+            rows = scan_file(pairs.files).filter(inside).drop("part", "source_row")
+            rows.sink_parquet(file, row_group_size=_ROW_GROUP)
+            count = int(user_degrees[code, start:end].sum())
+            record["files"][part_file(number, part)] = {"rows": count, "checksum": checksum_of(file)}
         of_users, of_items = user_degrees[code], item_degrees[code]
+        files = [out / part_file(number, part) for number in range(shards)]
+        blocks = scan_file(files).select("item").collect_batches(chunk_size=DEFAULT_ROWS, maintain_order=True)
+        codes_of_items = (block["item"].to_numpy() for block in blocks)
         record["parts"][part] = {
             "users": int((of_users > 0).sum()),
             "items": int((of_items > 0).sum()),
             "interactions": int(of_users.sum()),
-            "fingerprint": _fingerprint(of_users, files[part], (user_ids, item_ids)),
+            "fingerprint": fingerprint_of(
+                np.append(0, np.cumsum(of_users)), codes_of_items, pairs.user_ids, pairs.item_ids
+            ),
         }
         if part != "train":
             cold_users, cold_items = of_users[user_degrees[0] == 0], of_items[item_degrees[0] == 0]
@@ -432,17 +491,3 @@ def _write_parts(
                 "interactions_of_cold_items": int(cold_items.sum()),
             }
     return record
-
-
-def _fingerprint(degrees: NDArray[np.int64], files: Sequence[Path], ids: Iterable[pl.Series]) -> str:
-    """`Interactions.fingerprint` of a whole part."""
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(np.append(0, np.cumsum(degrees)).data)
-    for block in (
-        scan_file(files).select("item").collect_batches(chunk_size=DEFAULT_ROWS, maintain_order=True)
-    ):
-        digest.update(np.ascontiguousarray(block["item"].to_numpy()).data)
-    for column in ids:
-        blocks = column.to_frame().iter_slices(DEFAULT_ROWS)
-        add_ids(digest, column.dtype, (block.to_series() for block in blocks))
-    return digest.hexdigest()
