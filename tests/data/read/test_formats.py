@@ -217,6 +217,15 @@ def test_ids_keep_their_spelling(write):
     assert read(write("v.csv", "user,item\n1, a b \n")).item_ids.ids.to_list() == ["a b"]
 
 
+def test_ids_of_json_are_integers_if_all_of_them_can_be(write):
+    lines = '{"user": 5, "item": "7"}\n{"user": "6", "item": 8}\n'
+    assert read(write("x.jsonl", lines)).to_polars().rows() == [(5, 7), (6, 8)]
+    late = '{"user": 9, "item": "x"}\n' * 200 + '{"user": "007", "item": -0}\n'
+    assert read(write("y.jsonl", late)).to_polars().rows() == [("007", "0"), ("9", "x")]
+    huge = '{"user": 99999999999999999999999, "item": 1}\n'
+    assert read(write("z.jsonl", huge)).user_ids.ids.to_list() == ["99999999999999999999999"]
+
+
 @pytest.mark.parametrize("place", ["start", "middle", "end"])
 def test_leading_zeros_are_seen_wherever_samples_are_taken(write, place):
     rows = ["1,12345678"] * 200_000

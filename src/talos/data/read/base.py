@@ -80,11 +80,9 @@ class TextReader(Reader):
     """Text: the quick pass parses pieces of the file with polars, the careful pass knows the line of each row.
 
     Attributes:
-        types: role → the type of its values, where it is not text.
         numbers: role → the type that polars parses faster than text, and may fail to.
     """
 
-    types: Mapping[str, type[pl.DataType]] = {}
     numbers: Mapping[str, type[pl.DataType]] = {}
 
     def chunks(self) -> Iterator[bytes]:
@@ -99,22 +97,29 @@ class TextReader(Reader):
     def numbered_rows(self) -> Iterator[tuple[int, Sequence[object] | BadRow]]:
         """The number of each row, and its values in the order of `cleaner.columns`."""
 
-    def find_numbers(self, found: Mapping[str, int], values: Callable[[int], pl.Series]) -> None:
-        """Set `numbers` by the first values of each column."""
-        self.numbers = {role: pl.Float64 for role in found if KINDS[role] == "number"}
-        if "timestamp" in found:
-            times = values(found["timestamp"])
-            if len(times) and are_integers(times):
-                self.numbers["timestamp"], self.cleaner.times = pl.Int64, "numbers"
+    def find_numbers(
+        self, found: Mapping[str, int], values: Callable[[int], pl.Series], *integers: str
+    ) -> None:
+        """Set `numbers` by the first values of each column; `integers` are roles besides times that may have them."""
+        numbers: dict[str, type[pl.DataType]] = {
+            role: pl.Float64 for role in found if KINDS[role] == "number"
+        }
+        for role in {"timestamp", *integers} & found.keys():
+            first = values(found[role])
+            if len(first) and are_integers(first):
+                numbers[role] = pl.Int64
+        if "timestamp" in numbers:
+            self.cleaner.times = "numbers"
+        self.numbers = numbers
 
     def quick(self, rows: int) -> Iterator[Block]:
         """All rows as polars parses them."""
         try:
             for chunk in self.chunks():
                 try:
-                    frame = self.parsed(chunk, {**self.types, **self.numbers})
+                    frame = self.parsed(chunk, self.numbers)
                 except POLARS_ERRORS:
-                    frame = self.parsed(chunk, self.types)
+                    frame = self.parsed(chunk, {})
                 for some in self.cleaner.quick(frame).frame.iter_slices(rows):
                     yield Block(some, len(some))
         except POLARS_ERRORS:
@@ -122,7 +127,7 @@ class TextReader(Reader):
 
     def careful(self, rows: int) -> Iterator[Block]:
         """All rows, each looked at."""
-        schema = {role: self.types.get(role, pl.String) for role in self.cleaner.columns}
+        schema = dict.fromkeys(self.cleaner.columns, pl.String)
         numbered = self.numbered_rows()
         while some := list(islice(numbered, rows)):
             bad = [(number, row) for number, row in some if isinstance(row, BadRow)]

@@ -29,14 +29,6 @@ _POSTGRES_TABLES = (
     "SELECT table_name FROM information_schema.tables "
     "WHERE table_schema = ANY (current_schemas(false)) ORDER BY table_name"
 )
-_SQLITE_TYPES = {
-    "": pl.Null,
-    "integer": pl.Int64,
-    "real": pl.Float64,
-    "integer, real": pl.Float64,
-    "text": pl.String,
-    "blob": pl.Binary,
-}
 
 
 class Database(Typed):
@@ -79,23 +71,9 @@ class Database(Typed):
                 connection,
                 iter_batches=True,
                 batch_size=rows,
-                schema_overrides=self._types(columns) if self._url.is_sqlite else None,
                 infer_schema_length=None,
                 execute_options=self._one_statement,
             )
-
-    def _types(self, columns: Sequence[str]) -> dict[str, Any]:
-        """The types of columns in SQLite, where a column may hold values of any type."""
-        kinds = ", ".join(f"group_concat(DISTINCT typeof({quoted(name)}))" for name in columns)
-        found = self._connection.execute(f"SELECT {kinds} FROM {self._rows}").fetchone()
-        types = {}
-        for name, kinds in zip(columns, found, strict=True):
-            kind = ", ".join(sorted({*(kinds or "").split(",")} - {"", "null"}))
-            if kind not in _SQLITE_TYPES:
-                where = f"{self.file.name}, column {name!r}"
-                raise DataError(f"mixed types {kind}", where=where, expected="values of one type")
-            types[name] = _SQLITE_TYPES[kind]
-        return types
 
     @property
     def _rows(self) -> str:
@@ -158,4 +136,5 @@ class Database(Typed):
         path = self._url.sqlite_path
         if path is None or not path.is_file():
             raise DataError("no such file", where=self._url.shown, expected="sqlite:///FILE")
-        return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        # A pass that is given up may be closed on another thread than it read on.
+        return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)

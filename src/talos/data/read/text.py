@@ -20,7 +20,7 @@ from talos.data.read.clean import BadRow
 from talos.data.read.columns import is_usual, untyped
 from talos.errors import DataError
 
-__all__ = ["File", "Layout", "guess_layout", "half_characters", "not_utf8", "rows_of"]
+__all__ = ["File", "Layout", "fields_of", "guess_layout", "half_characters", "not_utf8", "rows_of"]
 
 _SAMPLE = 256 << 10
 _CHUNK = 16 << 20
@@ -229,13 +229,18 @@ def guess_layout(file: File, format: str | None = None, given: frozenset[str] = 
     )
 
 
+def fields_of(lines: Iterable[str], separator: str, quoted: bool, *, strict: bool = False) -> Any:
+    """Python's csv reader, which knows separators of one sign only."""
+    if separator == "::":
+        lines, separator = (line.replace("::", "\t") for line in lines), "\t"
+    return csv.reader(lines, delimiter=separator, quotechar='"' if quoted else None, strict=strict)
+
+
 def rows_of(lines: Iterable[str], separator: str, quoted: bool) -> list[list[str]]:
     """The fields of each row of a sample."""
-    if separator == "::":
-        return [line.rstrip("\r\n").split("::") for line in lines if line.strip()]
     rows: list[list[str]] = []
     with suppress(csv.Error):  # a field too long for the module ends the sample
-        rows.extend(csv.reader(lines, delimiter=separator, quotechar='"' if quoted else None))
+        rows.extend(fields_of(lines, separator, quoted))
     return [row for row in rows if row]
 
 
