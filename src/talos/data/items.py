@@ -98,7 +98,7 @@ def _load(path: Path, where: str) -> pl.DataFrame:
 def _load_delimited(text: File) -> pl.DataFrame:
     layout = guess_layout(text)
     names, where = layout.names, text.name
-    if layout.headerless or layout.separator == "::":
+    if not layout.skip_lines or layout.separator == "::":
         raise DataError("has no header", where=where, expected="a first line with the names of the columns")
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)

@@ -225,7 +225,7 @@ def test_databases(tmp_path, write, monkeypatch):
         (
             url,
             {"table": "clicks"},
-            "table clicks: values that make no column .*; expected numbers, texts or dates",
+            "table clicks: cannot be read .*; expected columns of numbers, texts or dates",
         ),
         (url, {"query": "SELEC 1"}, "syntax error"),
         (url, {"query": "DROP TABLE other"}, "the database says"),

@@ -36,7 +36,7 @@ class Reader(ABC):
         unused: the names of the other columns.
     """
 
-    formats: ClassVar[tuple[str, ...]]
+    formats: ClassVar[tuple[str, ...]] = ()
     text: ClassVar[bool] = False
     rows: int
 
@@ -45,9 +45,9 @@ class Reader(ABC):
         self.open()
 
     @classmethod
-    @abstractmethod
     def recognises(cls, file: File) -> bool:
         """Whether a file is of this kind, where the caller does not say it."""
+        return False
 
     @abstractmethod
     def open(self) -> None:

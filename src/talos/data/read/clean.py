@@ -78,8 +78,6 @@ def polars_errors(
     """Turn the errors of polars, panics included, and others that are named, into a `DataError`."""
     try:
         yield
-    except DataError:
-        raise
     except (*POLARS_ERRORS, *also) as error:
         reason = first_line(error)[:160]
         raise DataError(f"cannot be read ({reason})", where=where, expected=expected) from error

@@ -12,6 +12,7 @@ import polars as pl
 
 from talos.data.databases import SQLITE_ERRORS, DatabaseURL, connect_postgres, quoted
 from talos.data.options import SourceOptions
+from talos.data.read.clean import polars_errors
 from talos.data.read.frames import SAMPLED, Typed
 from talos.data.read.text import File
 from talos.errors import DataError, Option, first_line, nearest
@@ -78,19 +79,17 @@ class Database(Typed):
     @property
     def _rows(self) -> str:
         """The rows for FROM; the line break ends a comment at the end of the query."""
-        query = self._query or f"SELECT * FROM {quoted(self._table or self._only_table())}"
-        return f"({query.strip().rstrip(';')}\n) AS talos_rows"
-
-    def _only_table(self) -> str:
-        names = self._table_names()
-        if len(names) == 1:
-            return names[0]
-        raise DataError(
-            f"tables {', '.join(names)}" if names else "no table",
-            where=self.file.name,
-            expected="?table=NAME at the end of the URL",
-            option=Option("query", "SQL", "reads the rows of a query"),
-        )
+        if self._query:
+            return f"({self._query.strip().rstrip(';')}\n) AS talos_rows"
+        names = [self._table] if self._table else self._table_names()
+        if len(names) != 1:
+            raise DataError(
+                f"tables {', '.join(names)}" if names else "no table",
+                where=self.file.name,
+                expected="?table=NAME at the end of the URL",
+                option=Option("query", "SQL", "reads the rows of a query"),
+            )
+        return quoted(names[0])
 
     def _table_names(self) -> list[str]:
         tables = _SQLITE_TABLES if self._url.is_sqlite else _POSTGRES_TABLES
@@ -102,13 +101,19 @@ class Database(Typed):
         self._connection: Any = None
         try:
             if self._url.is_sqlite:
-                self._connection = self._open_file()
+                path = self._url.sqlite_path
+                if path is None or not path.is_file():
+                    raise DataError("no such file", where=self._url.shown, expected="sqlite:///FILE")
+                # The address creates no file. A pass that is given up may be closed on another thread.
+                address = f"{path.absolute().as_uri()}?mode=ro"
+                self._connection = sqlite3.connect(address, uri=True, check_same_thread=False)
                 self._connection.executescript(_SQLITE_SESSION)
             else:
                 self._connection = connect_postgres(self._url, "reading from", autocommit=True)
                 self._connection.execute(_POSTGRES_SESSION)
                 self._connection.autocommit, self._connection.read_only = False, True
-            yield self._connection
+            with polars_errors(self.file.name, "columns of numbers, texts or dates", RuntimeError):
+                yield self._connection  # a decimal that is too long is a RuntimeError
         except (*SQLITE_ERRORS, getattr(self._connection, "Error", sqlite3.Error)) as error:
             hint = None
             if self._table and self._connection is not None:
@@ -121,20 +126,6 @@ class Database(Typed):
                 expected="a database and a query that it can run",
                 hint=hint,
             ) from error
-        except (
-            pl.exceptions.PolarsError,
-            RuntimeError,
-        ) as error:  # the latter for a decimal that is too long
-            what, expected = f"values that make no column ({first_line(error)})", "numbers, texts or dates"
-            raise DataError(what, where=self.file.name, expected=expected) from error
         finally:
             if self._connection is not None:
                 self._connection.close()
-
-    def _open_file(self) -> sqlite3.Connection:
-        """A connection that neither writes nor creates a file that is missing."""
-        path = self._url.sqlite_path
-        if path is None or not path.is_file():
-            raise DataError("no such file", where=self._url.shown, expected="sqlite:///FILE")
-        # A pass that is given up may be closed on another thread than it read on.
-        return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)

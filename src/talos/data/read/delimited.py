@@ -39,13 +39,13 @@ class Delimited(TextReader):
         given = frozenset(name for name in self.wanted.values() if name)
         self.layout = layout = guess_layout(self.file, self.options.format, given)
         rows = rows_of(self.file.head.splitlines(keepends=True), layout.separator, layout.quoted)
-        rows = rows[0 if layout.headerless else 1 :][:100]
+        rows = rows[1 if layout.skip_lines else 0 :][:100]
 
         def values(position: int) -> pl.Series:
             return pl.Series([row[position] for row in rows if position < len(row)], dtype=pl.String)
 
         where, labels = self.file.name, None
-        if layout.headerless:
+        if not layout.skip_lines:
             where += " (no header: columns are called by position)"
             # If some are given, the order is not the usual one: no more is assumed than necessary.
             labels = [label if not given or KINDS.get(label) == "id" else "" for label in layout.usual]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -20,22 +20,12 @@ from talos.errors import ArgumentError, DataError, Option
 
 __all__ = ["SAMPLED", "WHOLE_PARQUET", "Frame", "Parquet", "Typed"]
 
-WHOLE_PARQUET = "a whole parquet file"
-"""What the errors about a parquet file say was expected."""
-
-SAMPLED = 100
-"""Rows by which columns are found."""
+WHOLE_PARQUET = "a whole parquet file"  # what errors about one say was expected
+SAMPLED = 100  # rows by which columns are found
 
 
 class Typed(Reader):
     """Rows that come as frames, and are named by their number."""
-
-    formats: ClassVar[tuple[str, ...]] = ()
-
-    @classmethod
-    def recognises(cls, file: File) -> bool:
-        """Never, where the source is no file."""
-        return False
 
     @abstractmethod
     def frames(self, columns: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
@@ -144,7 +134,7 @@ def _name_of(data: object) -> str:
 
 
 def _from_pandas(frame: Any, wanted: Sequence[str] | None) -> pl.DataFrame:
-    """The wanted columns of a pandas frame; all if None, where values of several types stay Python objects."""
+    """The wanted columns of a pandas frame; all if None, in which values of several types may become missing."""
     columns: dict[str, pl.Series] = {}
     for label, values in frame.items():
         name = str(label)
@@ -154,10 +144,9 @@ def _from_pandas(frame: Any, wanted: Sequence[str] | None) -> pl.DataFrame:
             columns[name] = pl.Series(name, values.to_numpy())
             continue
         plain = values.astype(object).where(values.notna(), None)
-        mixed = wanted is None and plain.dropna().map(type).nunique() > 1
         place = f"pandas frame, column {name!r}"
         with polars_errors(place, "values of one type", TypeError, ValueError, OverflowError):
-            columns[name] = pl.Series(name, plain.tolist(), dtype=pl.Object if mixed else None)
+            columns[name] = pl.Series(name, plain.tolist(), strict=wanted is not None)
     return pl.DataFrame(columns)
 
 

@@ -38,8 +38,8 @@ _VALUE = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|(?=.*\d)[A-Z\d]{10,}
 # What a time is in a file without header: a date, or a number of at least a million.
 _is_date = re.compile(r"\s*\d{4}[-/]\S{3}").match
 _is_time = re.compile(r"\s*(\d{4}[-/]\S{3}|-?\d{7}|-?\d(\.\d+)?[eE]\+?(0?[6-9]|[1-9]\d))").match
+# Finds what is no character by itself: bytes that are not UTF-8, once decoded, or half of an escaped pair.
 half_characters = re.compile("[\ud800-\udfff]").search
-"""Finds what is no character by itself: bytes that are not UTF-8, once decoded, or half of an escaped pair."""
 
 _MAGIC = {
     b"PK\x03\x04": ("a zip archive", "unpack it first"),
@@ -63,12 +63,9 @@ class File:
 
     @cached_property
     def magic(self) -> bytes:
-        """The first bytes; an error if there are none."""
+        """The first bytes."""
         with self.path.open("rb") as stream:
-            found = stream.read(8)
-        if not found:
-            raise DataError("is empty", where=self.name, expected="one interaction per line")
-        return found
+            return stream.read(8)
 
     def open(self) -> BinaryIO:
         """A stream of the content, unpacked, without a byte order mark."""
@@ -176,8 +173,7 @@ class Layout:
         separator: between the fields.
         names: of the columns; their positions if there is no header.
         usual: of a file without header what its columns are for, by the usual orders.
-        skip_lines: the header and the blank lines before it.
-        headerless: whether the first line has values.
+        skip_lines: the header and the blank lines before it; 0 without a header.
         quoted: whether quotes mean anything.
     """
 
@@ -186,7 +182,6 @@ class Layout:
     names: tuple[str, ...]
     usual: tuple[str, ...]
     skip_lines: int
-    headerless: bool
     quoted: bool
 
 
@@ -212,10 +207,8 @@ def guess_layout(file: File, format: str | None = None, given: frozenset[str] = 
     headerless = name in ("amazon", "movielens") or not _is_header(first, given)
     if name in ("csv", "tsv", "text"):
         name = {",": "csv", "\t": "tsv"}.get(separator, "text")
-        if headerless and (separator == "::" or (separator == "\t" and len(first) == 4)):
-            name = "movielens"
-        elif headerless and separator == "," and len(first) == 4 and not first[0].isdigit():
-            name = "amazon"
+        if headerless and len(first) == 4:
+            name = {"::": "movielens", "\t": "movielens", ",": "amazon"}.get(separator, name)
     blank = next(n for n, line in enumerate(file.head.split("\n")) if line.strip())
     names = tuple(str(n + 1) if headerless else untyped(field.strip()) for n, field in enumerate(first))
     return Layout(
@@ -224,7 +217,6 @@ def guess_layout(file: File, format: str | None = None, given: frozenset[str] = 
         names=names,
         usual=_usual_order(first) if headerless else (),
         skip_lines=0 if headerless else blank + 1,
-        headerless=headerless,
         quoted=quoted,
     )
 
@@ -273,14 +265,12 @@ def _usual_order(row: Sequence[str]) -> tuple[str, ...]:
     The orders are: user item; user item rating (or time); user item rating time (or time rating); and Gowalla's
     check-ins: user time latitude longitude place.
     """
-    if _is_date(row[1]):
-        return ("user", "timestamp", "latitude", "longitude", "item") if len(row) == 5 else ()
-    if len(row) == 4:
-        swapped = _is_time(row[2]) and not _is_time(row[3])
-        return ("user", "item", "timestamp", "rating") if swapped else ("user", "item", "rating", "timestamp")
-    if len(row) == 3:
-        return ("user", "item", "timestamp" if _is_time(row[2]) else "rating")
-    return ("user", "item") if len(row) == 2 else ()
+    if len(row) == 5 and _is_date(row[1]):
+        return ("user", "timestamp", "latitude", "longitude", "item")
+    if len(row) > 4 or _is_date(row[1]):
+        return ()
+    swapped = [bool(_is_time(field)) for field in row[2:]] in ([True], [True, False])
+    return ("user", "item", *(("timestamp", "rating") if swapped else ("rating", "timestamp")))[: len(row)]
 
 
 def not_utf8(file: File) -> BadRow:
