@@ -11,7 +11,7 @@ import polars as pl
 from talos.data.id_column import Growing, IdColumn
 from talos.data.interactions import Interactions, Provenance, titles_by_item
 from talos.data.options import SourceOptions
-from talos.data.read.clean import BadBlockError, unusual_ids
+from talos.data.read.clean import BadBlockError, clean_ids
 from talos.data.source import Pass, Source, read_through
 from talos.progress import Progress
 
@@ -54,7 +54,7 @@ def id_columns(one: Pass) -> dict[str, IdColumn]:
     """The columns of ids of a pass; ids that are bad or have blanks around them need the careful pass."""
 
     def check(ids: pl.Series) -> None:
-        if unusual_ids(ids):
+        if clean_ids(ids, "ids").ne_missing(ids).any():
             raise BadBlockError
 
     as_strings = one.options.ids == "string"

@@ -60,7 +60,7 @@ BAD_FILES = [
     ("broken.csv.gz", gzip.compress(b"user,item\n1,2\n")[:-8] + bytes(8), r"damaged gzip"),
     ("tail.csv.gz", gzip.compress(b"user,item\n1,2\n") + b"tail", r"damaged gzip"),
     ("empty.csv.gz", gzip.compress(b""), r"is empty"),
-    ("not.parquet", b"user,item\n1,2\n", r"cannot be read .*expected a whole parquet"),
+    ("not.parquet", b"user,item\n1,2\n", r"cannot be read .*expected data that is whole"),
     ("lines.jsonl", '{"user": 1, "item": 2}\n{"user": 1\n', r"line 2: not JSON"),
     (
         "late.jsonl",
@@ -165,7 +165,7 @@ def test_parquet_that_is_truncated_or_too_large(tmp_path):
     whole = path.read_bytes()
     for size in (4, 50, len(whole) // 2, len(whole) - 4):
         path.write_bytes(whole[:size])
-        with pytest.raises(DataError, match="whole parquet file"):
+        with pytest.raises(DataError, match="expected data that is whole"):
             read(path)
 
 

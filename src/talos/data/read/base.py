@@ -83,6 +83,7 @@ class TextReader(Reader):
         numbers: role → the type that polars parses faster than text, and may fail to.
     """
 
+    text = True
     numbers: Mapping[str, type[pl.DataType]] = {}
 
     def chunks(self) -> Iterator[bytes]:

@@ -25,7 +25,6 @@ __all__ = [
     "clean_ids",
     "is_integer_text",
     "polars_errors",
-    "unusual_ids",
 ]
 
 # What programs write where an id is missing; and control characters, which no text file can hold in one field.
@@ -73,7 +72,7 @@ class Block(NamedTuple):
 
 @contextmanager
 def polars_errors(
-    where: str, expected: str = "data that can be parsed", *also: type[Exception]
+    where: str, expected: str = "data that is whole and can be parsed", *also: type[Exception]
 ) -> Iterator[None]:
     """Turn the errors of polars, panics included, and others that are named, into a `DataError`."""
     try:
@@ -172,11 +171,6 @@ class Cleaner:
                 return dates if first is None else parsed_dates(text)
             self.times = None if first is None else "numbers"
         return numbers
-
-
-def unusual_ids(ids: pl.Series) -> bool:
-    """Whether there is an id among these strings that is bad or is written with blanks around it."""
-    return bool(clean_ids(ids, "ids").ne_missing(ids).any())
 
 
 def clean_ids(found: pl.Series, place: str) -> pl.Series:

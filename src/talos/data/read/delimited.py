@@ -27,7 +27,6 @@ class Delimited(TextReader):
     """Fields between separators, with or without a header."""
 
     formats = ("amazon", "csv", "inter", "movielens", "text", "tsv")
-    text = True
 
     @classmethod
     def recognises(cls, file: File) -> bool:
@@ -164,7 +163,6 @@ class LightGCN(TextReader):
     """Lines `user item item …`; a line with a user alone holds no interaction."""
 
     formats = ("lightgcn",)
-    text = True
 
     @classmethod
     def recognises(cls, file: File) -> bool:

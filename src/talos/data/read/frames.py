@@ -18,9 +18,8 @@ from talos.data.read.columns import find_columns
 from talos.data.read.text import File
 from talos.errors import ArgumentError, DataError, Option
 
-__all__ = ["SAMPLED", "WHOLE_PARQUET", "Frame", "Parquet", "Typed"]
+__all__ = ["SAMPLED", "Frame", "Parquet", "Typed"]
 
-WHOLE_PARQUET = "a whole parquet file"  # what errors about one say was expected
 SAMPLED = 100  # rows by which columns are found
 
 
@@ -66,11 +65,9 @@ class Parquet(Typed):
 
     def open(self) -> None:
         """Find the columns and count the rows."""
-        with polars_errors(self.file.name, WHOLE_PARQUET):
-            self.scan = scan_file(self.file.path)
-            sample = self.scan.head(SAMPLED).collect()
-            self.rows = int(self.scan.select(pl.len()).collect().item())
-        self.find(sample, "parquet")
+        self.scan = scan_file(self.file.path)
+        self.rows = int(self.scan.select(pl.len()).collect().item())
+        self.find(self.scan.head(SAMPLED).collect(), "parquet")
         if self.rows * 8 * len(self.cleaner.columns) > self.file.max_bytes:
             raise DataError(
                 f"{self.rows:,} rows exceed {self.file.max_bytes:,} bytes when decompressed",
@@ -81,8 +78,7 @@ class Parquet(Typed):
 
     def frames(self, columns: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
         """Some columns of all rows."""
-        with polars_errors(self.file.name, WHOLE_PARQUET):
-            yield from self.scan.select(columns).collect_batches(chunk_size=rows, maintain_order=True)
+        return self.scan.select(columns).collect_batches(chunk_size=rows, maintain_order=True)
 
 
 class Frame(Typed):

@@ -30,7 +30,6 @@ class JSONLines(TextReader):
     """One JSON object per line, or one array of objects."""
 
     formats = ("jsonl", "json", "ndjson")
-    text = True
 
     @classmethod
     def recognises(cls, file: File) -> bool:
@@ -45,8 +44,8 @@ class JSONLines(TextReader):
         records = [record for _, record in sample if isinstance(record, dict)]
         keys = list(dict.fromkeys(key for record in records for key in record))
         if not keys:
-            nothing = (1, BadRow("no JSON object in the first lines", "one JSON object per line"))
-            number, fault = next((one for one in sample if isinstance(one[1], BadRow)), nothing)
+            number, first = sample[0] if sample else (1, [])
+            fault = first if isinstance(first, BadRow) else BadRow(reprlib.repr(first), "a JSON object")
             raise fault.error(f"{self.file.name}, line {number}")
 
         def values(position: int) -> pl.Series:
