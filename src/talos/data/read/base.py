@@ -84,7 +84,7 @@ class TextReader(Reader):
     """
 
     text = True
-    numbers: Mapping[str, type[pl.DataType]] = {}
+    numbers: dict[str, type[pl.DataType]]
 
     def chunks(self) -> Iterator[bytes]:
         """Pieces of the file, of whole rows."""
@@ -98,20 +98,13 @@ class TextReader(Reader):
     def numbered_rows(self) -> Iterator[tuple[int, Sequence[object] | BadRow]]:
         """The number of each row, and its values in the order of `cleaner.columns`."""
 
-    def find_numbers(
-        self, found: Mapping[str, int], values: Callable[[int], pl.Series], *integers: str
-    ) -> None:
-        """Set `numbers` by the first values of each column; `integers` are roles besides times that may have them."""
-        numbers: dict[str, type[pl.DataType]] = {
-            role: pl.Float64 for role in found if KINDS[role] == "number"
-        }
-        for role in {"timestamp", *integers} & found.keys():
-            first = values(found[role])
-            if len(first) and are_integers(first):
-                numbers[role] = pl.Int64
-        if "timestamp" in numbers:
-            self.cleaner.times = "numbers"
-        self.numbers = numbers
+    def find_numbers(self, found: Mapping[str, int], values: Callable[[int], pl.Series]) -> None:
+        """Set `numbers` by the first values of each column."""
+        self.numbers = {role: pl.Float64 for role in found if KINDS[role] == "number"}
+        if "timestamp" in found:
+            times = values(found["timestamp"])
+            if len(times) and are_integers(times):
+                self.numbers["timestamp"], self.cleaner.times = pl.Int64, "numbers"
 
     def quick(self, rows: int) -> Iterator[Block]:
         """All rows as polars parses them."""
