@@ -212,6 +212,10 @@ def test_ids_keep_their_spelling(write):
     assert data.to_polars().rows() == [(1, "0005"), (2, "7")]
     assert read(write("y.csv", "user,item\n1,x\nb,7\n")).user_ids.ids.to_list() == ["1", "b"]
     assert read(write("z.csv", "user,item\n1,2\n"), ids="string").to_polars().rows() == [("1", "2")]
+    snowflakes = '{"user": 1234567890123456789, "item": 1}\n' * 9
+    for more in ("", '{"user": [], "item": 1}\n'):  # also by the careful pass
+        data = read(write("w.jsonl", snowflakes + more), on_bad_row="skip")
+        assert data.to_polars().rows() == [("1234567890123456789", 1)]
     huge = "99999999999999999999"
     assert read(write("w.csv", f"user,item\n{huge},2\n")).user_ids.ids.to_list() == [huge]
     assert read(write("v.csv", "user,item\n1, a b \n")).item_ids.ids.to_list() == ["a b"]

@@ -185,7 +185,8 @@ class LightGCN(TextReader):
     def open(self) -> None:
         """Take the two columns that there are."""
         self.take_columns(("user", "item"), {"user": 0, "item": 1}, "lightgcn")
-        self.rows, self.numbers = self.file.about_how_many(" "), {}
+        self.rows = self.file.about_how_many(" ")
+        self.numbers = {}
 
     def parsed(self, chunk: bytes, types: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
         """The interactions of some lines."""
