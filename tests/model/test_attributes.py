@@ -189,7 +189,7 @@ def test_ids_of_a_categorical_column_are_strings() -> None:
         ("item_id,title\n", "has a header and no rows"),
         ("", "is empty"),
         ("1,2\n3,4\n", "has no header"),
-        ('item_id,title\n1,"a\n', "line 2: a quote opens in this row and is not closed"),
+        ('item_id,title\n1,"a\n', "line 2: a quote is out of place .unexpected end of data"),
     ],
 )
 def test_bad_tables_name_their_fault(text: str, message: str, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from talos.data.parquet import scan_file
 from talos.data.read.clean import EXPECTED_ID, BadRow, clean_ids, polars_errors
 from talos.data.read.columns import find_columns
 from talos.data.read.delimited import csv_rows
-from talos.data.read.frames import WHOLE_PARQUET, Parquet
+from talos.data.read.frames import Parquet
 from talos.data.read.text import File, guess_layout
 from talos.data.source import existing_path
 from talos.data.vocabulary import are_integers
@@ -85,7 +85,7 @@ def _load(path: Path, where: str) -> pl.DataFrame:
         raise DataError("is a folder", where=where, expected="a csv, parquet or JSON-lines file")
     file = File(path, where, _MOST_BYTES)
     if Parquet.recognises(file):
-        with polars_errors(where, WHOLE_PARQUET):
+        with polars_errors(where):
             return scan_file(path).collect()
     if file.head.lstrip().startswith("{"):
         with polars_errors(where, "one JSON object per line"), file.open() as stream:
@@ -97,7 +97,7 @@ def _load_delimited(text: File) -> pl.DataFrame:
     layout = guess_layout(text)
     names = layout.names
     check = partial(require, where=text.name, error=DataError)
-    has_names = not layout.headerless and layout.separator != "::"
+    has_names = bool(layout.skip_lines) and layout.separator != "::"
     check(has_names, "has no header", expected="a first line with the names of the columns")
     check(
         len(set(names)) == len(names),

@@ -60,21 +60,22 @@ BAD_FILES = [
     ("broken.csv.gz", gzip.compress(b"user,item\n1,2\n")[:-8] + bytes(8), r"damaged gzip"),
     ("tail.csv.gz", gzip.compress(b"user,item\n1,2\n") + b"tail", r"damaged gzip"),
     ("empty.csv.gz", gzip.compress(b""), r"is empty"),
-    ("not.parquet", b"user,item\n1,2\n", r"cannot be read .*expected a whole parquet"),
+    ("not.parquet", b"user,item\n1,2\n", r"cannot be read .*expected data that is whole"),
     ("lines.jsonl", '{"user": 1, "item": 2}\n{"user": 1\n', r"line 2: not JSON"),
     (
-        "mixed.jsonl",
-        '{"user": "a", "item": 2}\n{"user": 5, "item": 2}\n',
-        r"line 2: 5 is a number in 'user'; .*strings",
+        "late.jsonl",
+        '{"user": "a", "item": 2}\n{"user": ["b"], "item": 2}\n',
+        r"line 2: \['b'\] in 'user'; expected text or an integer",
     ),
-    (
-        "mixed2.jsonl",
-        '{"user": 5, "item": 2}\n{"user": "5", "item": 2}\n',
-        r"line 2: '5' is a string .*integers",
-    ),
+    ("float.jsonl", '{"user": 5, "item": 2}\n{"user": 5.0, "item": 2}\n', r"line 2: 5.0 in 'user'; expected"),
+    ("truth.jsonl", '{"user": "a", "item": true}\n', r"line 1: True in 'item'; expected text or an integer"),
     ("gone.jsonl", '{"user": 1, "item": 2}\n\n{"user": 1}\n', r"line 3: no item in column 'item'"),
-    ("list.jsonl", '{"user": 1, "item": 2}\n[1]\n', r"line 2: a list; expected a JSON object"),
-    ("nested.jsonl", '{"user": 1, "item": {"a": 1}}\n', r"line 1: .* JSON object in 'item'"),
+    ("list.jsonl", '{"user": 1, "item": 2}\n[1]\n', r"line 2: \[1\]; expected a JSON object"),
+    (
+        "nested.jsonl",
+        '{"user": 1, "item": {"a": 1}}\n',
+        r"line 1: \{'a': 1\} in 'item'; expected text or an integer",
+    ),
     ("keys.jsonl", '{"who": 1, "item": 2, "shop": 3}\n', r"no user column among 'who', 'item'"),
     ("python.json", "{'user': 1, 'item': 2}\n", r"line 1: not JSON"),
     ("array.json", '[{"user": 1, "item": 2}, {"user": 2}]', r"object 2: no item"),
@@ -123,7 +124,7 @@ def test_given_columns_that_are_not_there(write):
         ("x.csv", b"user,item\n1,2\n\xff,2\n2,2\n", 1),
         (
             "x.jsonl",
-            '{"user":1,"item":2}\nnope\n{"user":"a","item":2}\n{"user":1}\n[]\n{"user":2,"item":2}\n',
+            '{"user":1,"item":2}\nnope\n{"user":[1],"item":2}\n{"user":1}\n[]\n{"user":2,"item":2}\n',
             4,
         ),
         ("x.dat", "1::2::3::978300760\n1::2\n2::2::3::978300760\n", 1),
@@ -152,7 +153,7 @@ def test_compression_bombs(write):
         read(bomb, max_bytes=1000)
     assert len(read(bomb)) == 1
     big = write("big.csv.gz", gzip.compress(b"user,item\n" + b"\n" * (70 << 20)))
-    with pytest.raises(DataError, match="grows more than 250-fold"):
+    with pytest.raises(DataError, match=r"exceeds 67,108,864 bytes .* less than 250 times the size"):
         read(big)
 
 
@@ -164,7 +165,7 @@ def test_parquet_that_is_truncated_or_too_large(tmp_path):
     whole = path.read_bytes()
     for size in (4, 50, len(whole) // 2, len(whole) - 4):
         path.write_bytes(whole[:size])
-        with pytest.raises(DataError, match="whole parquet file"):
+        with pytest.raises(DataError, match="expected data that is whole"):
             read(path)
 
 
@@ -215,13 +216,17 @@ def test_databases(tmp_path, write, monkeypatch):
     with closing(sqlite3.connect(tmp_path / "shop.db")) as connection, connection:
         connection.execute("CREATE TABLE clicks (user_id, item_id)")
         connection.execute("CREATE TABLE other (a)")
-        connection.executemany("INSERT INTO clicks VALUES (?, ?)", [("a", 1), (5, 2)])
+        connection.executemany("INSERT INTO clicks VALUES (?, ?)", [(b"a", 1), (5, 2)])
     url = f"sqlite:///{tmp_path}/shop.db"
     cases = [
         (url, {}, r"tables clicks, other; expected \?table=NAME at the end of the URL \(query='SQL' reads"),
         (url, {"table": "click"}, "no such table: click.*did you mean 'clicks'"),
         (url, {"table": "other"}, "no user column among 'a'"),
-        (url, {"table": "clicks"}, "column 'user_id': mixed types integer, text"),
+        (
+            url,
+            {"table": "clicks"},
+            "table clicks: cannot be read .*; expected columns of numbers, texts or dates",
+        ),
         (url, {"query": "SELEC 1"}, "syntax error"),
         (url, {"query": "DROP TABLE other"}, "the database says"),
         (url, {"query": "SELECT user_id, item_id FROM clicks WHERE item_id > 9"}, "has no rows"),

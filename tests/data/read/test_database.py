@@ -4,13 +4,17 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from talos.data.encode import encoded
+from talos.data.interactions import Interactions
 from talos.data.options import SourceOptions
 from talos.data.read.database import Database
+from talos.data.source import Source, read_through
 from talos.errors import DataError
 
 
@@ -32,16 +36,34 @@ def opened(url: str, **options: str) -> Database:
     return Database(url, how, asdict(how.columns))
 
 
-def test_blocks_have_one_schema(shop: str) -> None:
-    """Also where the first block holds integers alone; of a column that is not asked for, any values will do."""
+def test_blocks(shop: str) -> None:
     database = opened(shop, user="user_id", rating="score")
     assert (database.file.name, database.format, database.unused) == (shop, "sqlite", ("note",))
     blocks = list(database.frames(["score", "user_id"], 100))
     assert [block.height for block in blocks] == [100, 100, 50]
-    assert all(block.schema == {"score": pl.Float64, "user_id": pl.Int64} for block in blocks)
-    assert pl.concat(blocks)["user_id"].to_list() == list(range(250))
-    with pytest.raises(DataError, match="column 'note': mixed types integer, text; expected values of one"):
-        list(database.frames(["user_id", "note"], 100))
+    assert pl.concat(blocks, how="vertical_relaxed")["user_id"].to_list() == list(range(250))
+
+
+def read_in_blocks(url: str, rows: int, **options: str) -> Interactions:
+    whole = partial(encoded, whole=True)
+    return read_through(Source.of(url), SourceOptions.of(**options), whole, rows=rows)["all"]
+
+
+@pytest.mark.parametrize("rows", [7, 100, 1000])
+def test_a_block_has_the_types_of_its_values(shop: str, rows: int) -> None:
+    """Numbers may be integers first and fractions later; ids of both types are strings, or an error between blocks."""
+    expected = [n if n < 120 else n + 0.5 for n in range(250)]
+    for role in ("rating", "timestamp"):
+        data = read_in_blocks(shop, rows, **{"rating": "", role: "score"})
+        assert data.to_polars().sort("user_id")[role].to_list() == expected
+        assert data.user_ids.ids.dtype == pl.Int64
+    assert {"text", "0"} < set(read_in_blocks(shop, rows, item="note").item_ids.ids)
+    query = "SELECT user_id AS item_id, CASE WHEN user_id < 100 THEN user_id ELSE item_id END AS user_id FROM clicks"
+    if rows == 1000:
+        assert {"i6", "99"} < set(read_in_blocks(shop, rows, query=query).user_ids.ids)
+    else:
+        with pytest.raises(DataError, match="user ids are strings in one file and integers in another"):
+            read_in_blocks(shop, rows, query=query)
 
 
 def test_rows_of_a_query(shop: str) -> None:

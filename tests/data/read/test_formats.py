@@ -212,9 +212,22 @@ def test_ids_keep_their_spelling(write):
     assert data.to_polars().rows() == [(1, "0005"), (2, "7")]
     assert read(write("y.csv", "user,item\n1,x\nb,7\n")).user_ids.ids.to_list() == ["1", "b"]
     assert read(write("z.csv", "user,item\n1,2\n"), ids="string").to_polars().rows() == [("1", "2")]
+    snowflakes = '{"user": 1234567890123456789, "item": 1}\n' * 9
+    for more in ("", '{"user": [], "item": 1}\n'):  # also by the careful pass
+        data = read(write("w.jsonl", snowflakes + more), on_bad_row="skip")
+        assert data.to_polars().rows() == [("1234567890123456789", 1)]
     huge = "99999999999999999999"
     assert read(write("w.csv", f"user,item\n{huge},2\n")).user_ids.ids.to_list() == [huge]
     assert read(write("v.csv", "user,item\n1, a b \n")).item_ids.ids.to_list() == ["a b"]
+
+
+def test_ids_of_json_are_integers_if_all_of_them_can_be(write):
+    lines = '{"user": 5, "item": "7"}\n{"user": "6", "item": 8}\n'
+    assert read(write("x.jsonl", lines)).to_polars().rows() == [(5, 7), (6, 8)]
+    late = '{"user": 9, "item": "x"}\n' * 200 + '{"user": "007", "item": -0}\n'
+    assert read(write("y.jsonl", late)).to_polars().rows() == [("007", "0"), ("9", "x")]
+    huge = '{"user": 99999999999999999999999, "item": 1}\n'
+    assert read(write("z.jsonl", huge)).user_ids.ids.to_list() == ["99999999999999999999999"]
 
 
 @pytest.mark.parametrize("place", ["start", "middle", "end"])

@@ -88,5 +88,5 @@ def test_a_very_long_id_is_not_echoed(write: Write) -> None:
             read(write("x.csv", content))
         assert len(str(caught.value)) < 3000
     with pytest.raises(DataError) as caught:
-        read(write("x.jsonl", f'{{"user": "a", "item": 1}}\n{{"user": "{long}", "item": "{long}"}}\n'))
+        read(write("x.jsonl", f'{{"user": "a", "item": 1}}\n{{"user": "{long}", "item": ["{long}"]}}\n'))
     assert len(str(caught.value)) < 3000

@@ -97,5 +97,5 @@ def test_frames_in_blocks(shop: str) -> None:
     assert [block.height for block in blocks] == [100, 100, 50]
     assert pl.concat(blocks)["user_id"].to_list() == list(range(1, 251))
     assert next(database.frames(["item_id"], 1000)).dtypes == [pl.Null]
-    with pytest.raises(DataError, match=r"values that make no column \(.*; expected numbers"):
+    with pytest.raises(DataError, match=r"cannot be read \(.*; expected columns of numbers"):
         read(shop, query="SELECT 1 AS user_id, 1 AS item_id, 1e300::numeric AS rating")

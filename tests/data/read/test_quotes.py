@@ -28,26 +28,34 @@ def with_quotes(*places: int) -> str:
 @pytest.mark.parametrize("places", [(0,), (99,), (0, 50), (0, 50, 99), (7, 8)])
 def test_the_line_where_the_quote_opened(write: Write, places: tuple[int, ...]) -> None:
     path = write("clicks.csv", with_quotes(*places))
-    with pytest.raises(
-        DataError, match=f"clicks.csv, line {places[0] + 2}: a quote opens in this row and is not closed"
-    ):
+    what = (
+        "a quote is out of place .unexpected end"
+        if places == (99,)
+        else "a quote opens in this row and is not"
+    )
+    with pytest.raises(DataError, match=f"clicks.csv, line {places[0] + 2}: {what}"):
         read(path)
-    data = read(path, on_bad_row="skip")
-    assert len(data) == 100 - len(places)
-    assert data.provenance.bad_rows == len(places)
+    if places == (99,):  # no row follows that could be lost
+        assert len(read(path, on_bad_row="skip")) == 99
+    else:
+        with pytest.raises(DataError, match=f"line {places[0] + 2}: a quote opens"):
+            read(path, on_bad_row="skip")
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('user,item\nu1,"i1\nu2,i2\nu3,i3\n', "line 2: a quote opens in this row and is not closed;"),
+        (
+            'user,item\nu1,"i1\nu2,i2\nu3,i3\n',
+            "line 2: a quote opens in this row and is not closed in its line;",
+        ),
         ('user,item,title\nu1,i1,"A\nu2,i2,B\n', "line 2: a quote opens"),
         ('user,item,title\nu1,i1,"A\nB","C\nu2,i2,B\n', "line 2: a quote opens"),
         ('user,item,title\nu1,i1,"A\nu2,i2,"B"\n', "line 2: a quote opens"),
         # polars reads the next two without a word, and takes the rows from the quote on for a title
         ('user,item,title\nu1,i1,"A\nu2,i2,B\n"u3",i3,"C"', "line 2: a quote opens"),
         ('user,item,title\n"u1",i1,T\nu2,i2,"A\nu3,i3,B\nu4,i4,C\n"u5",i5,"D"', "line 3: a quote opens"),
-        ('user,item\n"u1"x,i1\nu2,i2\n', "line 2: a quoted field is followed by text"),
+        ('user,item\n"u1"x,i1\nu2,i2\n', "line 2: a quote is out of place .* expected quotes around a whole"),
         (
             'user,item\nu1,"i1\nu2",i2\nu3,i3\n',
             "line 2: a quote opens in this row and is not closed in its line",

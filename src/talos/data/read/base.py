@@ -36,7 +36,7 @@ class Reader(ABC):
         unused: the names of the other columns.
     """
 
-    formats: ClassVar[tuple[str, ...]]
+    formats: ClassVar[tuple[str, ...]] = ()
     text: ClassVar[bool] = False
     rows: int
 
@@ -45,9 +45,9 @@ class Reader(ABC):
         self.open()
 
     @classmethod
-    @abstractmethod
     def recognises(cls, file: File) -> bool:
         """Whether a file is of this kind, where the caller does not say it."""
+        return False
 
     @abstractmethod
     def open(self) -> None:
@@ -80,12 +80,11 @@ class TextReader(Reader):
     """Text: the quick pass parses pieces of the file with polars, the careful pass knows the line of each row.
 
     Attributes:
-        types: role → the type of its values, where it is not text.
         numbers: role → the type that polars parses faster than text, and may fail to.
     """
 
-    types: Mapping[str, type[pl.DataType]] = {}
-    numbers: Mapping[str, type[pl.DataType]] = {}
+    text = True
+    numbers: dict[str, type[pl.DataType]]
 
     def chunks(self) -> Iterator[bytes]:
         """Pieces of the file, of whole rows."""
@@ -112,9 +111,9 @@ class TextReader(Reader):
         try:
             for chunk in self.chunks():
                 try:
-                    frame = self.parsed(chunk, {**self.types, **self.numbers})
+                    frame = self.parsed(chunk, self.numbers)
                 except POLARS_ERRORS:
-                    frame = self.parsed(chunk, self.types)
+                    frame = self.parsed(chunk, {})
                 for some in self.cleaner.quick(frame).frame.iter_slices(rows):
                     yield Block(some, len(some))
         except POLARS_ERRORS:
@@ -122,7 +121,7 @@ class TextReader(Reader):
 
     def careful(self, rows: int) -> Iterator[Block]:
         """All rows, each looked at."""
-        schema = {role: self.types.get(role, pl.String) for role in self.cleaner.columns}
+        schema = dict.fromkeys(self.cleaner.columns, pl.String)
         numbered = self.numbered_rows()
         while some := list(islice(numbered, rows)):
             bad = [(number, row) for number, row in some if isinstance(row, BadRow)]

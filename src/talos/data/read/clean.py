@@ -72,13 +72,11 @@ class Block(NamedTuple):
 
 @contextmanager
 def polars_errors(
-    where: str, expected: str = "data that can be read", *also: type[Exception]
+    where: str, expected: str = "data that is whole and can be parsed", *also: type[Exception]
 ) -> Iterator[None]:
     """Turn the errors of polars, panics included, of the disk, and others that are named, into a `DataError`."""
     try:
         yield
-    except DataError:
-        raise
     except (*POLARS_ERRORS, *also, OSError) as error:  # type: ignore[misc]  # all of them are exceptions
         reason = getattr(error, "strerror", None) or first_line(error)[:160]
         raise DataError(f"cannot be read ({reason})", where=where, expected=expected) from error

@@ -12,6 +12,7 @@ from talos.errors import DataError, Option, nearest
 
 __all__ = ["KINDS", "find_columns", "guesses", "is_usual", "parsed_dates", "untyped"]
 
+# What a column is for, its role, and how its values are cleaned. Ids are required, the other columns optional.
 KINDS: Mapping[str, Literal["id", "time", "number", "text"]] = {
     "user": "id",
     "item": "id",
@@ -21,7 +22,6 @@ KINDS: Mapping[str, Literal["id", "time", "number", "text"]] = {
     "rank": "number",
     "score": "number",
 }
-"""What a column is for, its role, and how its values are cleaned. Ids are required, the other columns optional."""
 
 # The usual names of each role, as `folded` spells them. An earlier group wins over a later one, so that Amazon's
 # `asin` beats `parent_asin`; two columns of the same group are ambiguous.
@@ -197,7 +197,8 @@ def guesses(wanted: Mapping[str, str | None], names: Sequence[str], found: Mappi
     left = [name for position, name in enumerate(names) if position not in found.values()]
     weights = [name for name in left if "rating" not in found and _WEIGHT_WORDS.intersection(_words_of(name))]
     said = []
-    if not all(_is_plain(role, name) for role, name in guessed.items()):
+    plain = {role: set().union(*_GROUPS[role][: 1 if KINDS[role] == "id" else None]) for role in guessed}
+    if not all(_folded(name) in plain[role] for role, name in guessed.items()):
         taken = (
             f"{name!r}{' is taken' * (not n)} for the {role}"
             for n, (role, name) in enumerate(guessed.items())
@@ -231,11 +232,6 @@ def _is_key_of(role: str, name: str) -> bool:
     last = words[-1] if words else ""
     is_key = last in _ROLE_OF or last in _KEYS or (last.endswith("id") and last not in _NO_KEYS)
     return is_key and {_ROLE_OF[word] for word in words if word in _ROLE_OF} == {role}
-
-
-def _is_plain(role: str, name: str) -> bool:
-    groups = _GROUPS[role][:1] if KINDS[role] == "id" else _GROUPS[role]
-    return any(_folded(name) in group for group in groups)
 
 
 def _is_time(name: str, values: pl.Series) -> bool:

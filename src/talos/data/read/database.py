@@ -12,6 +12,7 @@ import polars as pl
 
 from talos.data.databases import SQLITE_ERRORS, DatabaseURL, connect_postgres, quoted
 from talos.data.options import SourceOptions
+from talos.data.read.clean import polars_errors
 from talos.data.read.frames import SAMPLED, Typed
 from talos.data.read.text import File
 from talos.errors import DataError, Option, first_line, nearest
@@ -29,14 +30,6 @@ _POSTGRES_TABLES = (
     "SELECT table_name FROM information_schema.tables "
     "WHERE table_schema = ANY (current_schemas(false)) ORDER BY table_name"
 )
-_SQLITE_TYPES = {
-    "": pl.Null,
-    "integer": pl.Int64,
-    "real": pl.Float64,
-    "integer, real": pl.Float64,
-    "text": pl.String,
-    "blob": pl.Binary,
-}
 
 
 class Database(Typed):
@@ -79,40 +72,24 @@ class Database(Typed):
                 connection,
                 iter_batches=True,
                 batch_size=rows,
-                schema_overrides=self._types(columns) if self._url.is_sqlite else None,
                 infer_schema_length=None,
                 execute_options=self._one_statement,
             )
 
-    def _types(self, columns: Sequence[str]) -> dict[str, Any]:
-        """The types of columns in SQLite, where a column may hold values of any type."""
-        kinds = ", ".join(f"group_concat(DISTINCT typeof({quoted(name)}))" for name in columns)
-        found = self._connection.execute(f"SELECT {kinds} FROM {self._rows}").fetchone()
-        types = {}
-        for name, kinds in zip(columns, found, strict=True):
-            kind = ", ".join(sorted({*(kinds or "").split(",")} - {"", "null"}))
-            if kind not in _SQLITE_TYPES:
-                where = f"{self.file.name}, column {name!r}"
-                raise DataError(f"mixed types {kind}", where=where, expected="values of one type")
-            types[name] = _SQLITE_TYPES[kind]
-        return types
-
     @property
     def _rows(self) -> str:
         """The rows for FROM; the line break ends a comment at the end of the query."""
-        query = self._query or f"SELECT * FROM {quoted(self._table or self._only_table())}"
-        return f"({query.strip().rstrip(';')}\n) AS talos_rows"
-
-    def _only_table(self) -> str:
-        names = self._table_names()
-        if len(names) == 1:
-            return names[0]
-        raise DataError(
-            f"tables {', '.join(names)}" if names else "no table",
-            where=self.file.name,
-            expected="?table=NAME at the end of the URL",
-            option=Option("query", "SQL", "reads the rows of a query"),
-        )
+        if self._query:
+            return f"({self._query.strip().rstrip(';')}\n) AS talos_rows"
+        names = [self._table] if self._table else self._table_names()
+        if len(names) != 1:
+            raise DataError(
+                f"tables {', '.join(names)}" if names else "no table",
+                where=self.file.name,
+                expected="?table=NAME at the end of the URL",
+                option=Option("query", "SQL", "reads the rows of a query"),
+            )
+        return quoted(names[0])
 
     def _table_names(self) -> list[str]:
         tables = _SQLITE_TABLES if self._url.is_sqlite else _POSTGRES_TABLES
@@ -124,13 +101,19 @@ class Database(Typed):
         self._connection: Any = None
         try:
             if self._url.is_sqlite:
-                self._connection = self._open_file()
+                path = self._url.sqlite_path
+                if path is None or not path.is_file():
+                    raise DataError("no such file", where=self._url.shown, expected="sqlite:///FILE")
+                # The address creates no file. A pass that is given up may be closed on another thread.
+                address = f"{path.absolute().as_uri()}?mode=ro"
+                self._connection = sqlite3.connect(address, uri=True, check_same_thread=False)
                 self._connection.executescript(_SQLITE_SESSION)
             else:
                 self._connection = connect_postgres(self._url, "reading from", autocommit=True)
                 self._connection.execute(_POSTGRES_SESSION)
                 self._connection.autocommit, self._connection.read_only = False, True
-            yield self._connection
+            with polars_errors(self.file.name, "columns of numbers, texts or dates", RuntimeError):
+                yield self._connection  # a decimal that is too long is a RuntimeError
         except (*SQLITE_ERRORS, getattr(self._connection, "Error", sqlite3.Error)) as error:
             hint = None
             if self._table and self._connection is not None:
@@ -143,19 +126,6 @@ class Database(Typed):
                 expected="a database and a query that it can run",
                 hint=hint,
             ) from error
-        except (
-            pl.exceptions.PolarsError,
-            RuntimeError,
-        ) as error:  # the latter for a decimal that is too long
-            what, expected = f"values that make no column ({first_line(error)})", "numbers, texts or dates"
-            raise DataError(what, where=self.file.name, expected=expected) from error
         finally:
             if self._connection is not None:
                 self._connection.close()
-
-    def _open_file(self) -> sqlite3.Connection:
-        """A connection that neither writes nor creates a file that is missing."""
-        path = self._url.sqlite_path
-        if path is None or not path.is_file():
-            raise DataError("no such file", where=self._url.shown, expected="sqlite:///FILE")
-        return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)

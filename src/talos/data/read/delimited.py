@@ -5,9 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -15,19 +14,19 @@ import polars as pl
 from talos.data.read.base import TextReader
 from talos.data.read.clean import BadBlockError, BadRow, is_integer_text
 from talos.data.read.columns import KINDS, find_columns
-from talos.data.read.text import File, Layout, guess_layout, half_characters, not_utf8, rows_of
+from talos.data.read.text import File, Layout, fields_of, guess_layout, half_characters, not_utf8, rows_of
 
 __all__ = ["Delimited", "LightGCN", "csv_rows"]
 
 # Between blanks of ASCII: Python and polars differ in the others.
 _TOKEN = r"[^ \t\r\n\v\f]+"
+_QUOTES = 'quotes around a whole field, and "" for a quote within it'
 
 
 class Delimited(TextReader):
     """Fields between separators, with or without a header."""
 
     formats = ("amazon", "csv", "inter", "movielens", "text", "tsv")
-    text = True
 
     @classmethod
     def recognises(cls, file: File) -> bool:
@@ -39,13 +38,13 @@ class Delimited(TextReader):
         given = frozenset(name for name in self.wanted.values() if name)
         self.layout = layout = guess_layout(self.file, self.options.format, given)
         rows = rows_of(self.file.head.splitlines(keepends=True), layout.separator, layout.quoted)
-        rows = rows[0 if layout.headerless else 1 :][:100]
+        rows = rows[1 if layout.skip_lines else 0 :][:100]
 
         def values(position: int) -> pl.Series:
             return pl.Series([row[position] for row in rows if position < len(row)], dtype=pl.String)
 
         where, labels = self.file.name, None
-        if layout.headerless:
+        if not layout.skip_lines:
             where += " (no header: columns are called by position)"
             # If some are given, the order is not the usual one: no more is assumed than necessary.
             labels = [label if not given or KINDS.get(label) == "id" else "" for label in layout.usual]
@@ -88,8 +87,6 @@ def csv_rows(
 ) -> Iterator[tuple[int, list[str] | BadRow]]:
     r"""The line of each row, and its fields at some positions or what is wrong with it.
 
-    After a quote that is out of place the next line is the next row.
-
     Args:
         file: the file.
         layout: of the file.
@@ -97,59 +94,46 @@ def csv_rows(
         fewest: how many fields a row must have; those that are missing are empty.
         one_line: the positions of fields that cannot have a line break, such as ids.
 
+    Raises:
+        DataError: a row of several lines is bad: skipping it could skip good rows after a quote that is not closed.
+
     >>> import tempfile
     >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "x.csv")
-    ...     _ = path.write_text('user,item\na,"b ""c"" d"\nd,"e\nf,g\n')
+    ...     _ = path.write_text('user,item\na,"b ""c"" d"\nd,"e"x\nf,g\n')
     ...     file = File(path, "x.csv", 1000)
     ...     rows = list(csv_rows(file, guess_layout(file), [1], fewest=2))
     >>> [row if isinstance(row, list) else row.what for _, row in rows]
-    [['b "c" d'], 'a quote opens in this row and is not closed', ['g']]
+    [['b "c" d'], 'a quote is out of place (\',\' expected after \'"\')', ['g']]
     """
-    again: deque[str] = deque()  # lines that a row with a quote out of place took
-    taken: list[str] = []  # the lines of a row
-    number, width = layout.skip_lines, len(layout.names)
+    width = len(layout.names)
     with io.TextIOWrapper(file.open(), "utf-8", "surrogateescape", newline="") as stream:
-
-        def next_line() -> str:
-            taken.append(again.popleft() if again else stream.readline())
-            return taken[-1]
-
         for _ in range(layout.skip_lines):
             stream.readline()
-        while text := next_line():
-            number += 1
-            row: list[str] | BadRow = text.rstrip("\r\n").split(layout.separator)
-            if layout.quoted and '"' in text:
-                row = _quoted_row(chain([text], iter(next_line, "")), layout.separator, one_line)
-                if isinstance(row, BadRow):
-                    again.extendleft(reversed(taken[1:]))
-                    del taken[1:]
-            if isinstance(row, list) and fewest <= len(row) <= width:
-                row = [row[place] if place < len(row) else "" for place in places]
-                row = not_utf8(file) if half_characters("".join(row)) else row
-            elif isinstance(row, list):
-                row = BadRow(f"{len(row)} field{'s' * (len(row) > 1)}", str(width))
-            if text.strip():
-                yield number, row
-            number += len(taken) - 1
-            taken.clear()
-
-
-def _quoted_row(lines: Iterable[str], separator: str, one_line: Sequence[int]) -> list[str] | BadRow:
-    """The first row of lines."""
-    reader = csv.reader(lines, delimiter=separator, strict=True)
-    fault = "a quote opens in this row and is not closed"
-    try:
-        row = next(reader)
-        if not any(len(row[n].strip().splitlines()) > 1 for n in one_line if n < len(row)):
-            return row
-        fault += " in its line"
-    except csv.Error as error:
-        if "expected after" in str(error) and reader.line_num == 1:
-            fault = "a quoted field is followed by text"
-    return BadRow(fault, 'quotes around a whole field, and "" for a quote within it')
+        rows = fields_of(stream, layout.separator, layout.quoted, strict=True)
+        while True:
+            number = layout.skip_lines + rows.line_num + 1
+            row: list[str] | BadRow
+            try:
+                fields = next(rows)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                row, fields = BadRow(f"a quote is out of place ({error})", _QUOTES), []
+            else:
+                if not layout.separator.join(fields).strip():
+                    continue
+                row = [fields[place] if place < len(fields) else "" for place in places]
+                if not fewest <= len(fields) <= width:
+                    row = BadRow(f"{len(fields)} field{'s' * (len(fields) > 1)}", str(width))
+            several = layout.skip_lines + rows.line_num > number
+            if several and (isinstance(row, BadRow) or any("\n" in fields[n].strip() for n in one_line)):
+                unclosed = BadRow("a quote opens in this row and is not closed in its line", _QUOTES)
+                raise unclosed.error(f"{file.name}, line {number}")
+            if isinstance(row, list) and half_characters("".join(row)):
+                row = not_utf8(file)
+            yield number, row
 
 
 def odd_quotes(chunk: bytes, separator: str) -> bool:
@@ -179,7 +163,6 @@ class LightGCN(TextReader):
     """Lines `user item item …`; a line with a user alone holds no interaction."""
 
     formats = ("lightgcn",)
-    text = True
 
     @classmethod
     def recognises(cls, file: File) -> bool:
@@ -203,6 +186,7 @@ class LightGCN(TextReader):
         """Take the two columns that there are."""
         self.take_columns(("user", "item"), {"user": 0, "item": 1}, "lightgcn")
         self.rows = self.file.about_how_many(" ")
+        self.numbers = {}
 
     def parsed(self, chunk: bytes, types: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
         """The interactions of some lines."""

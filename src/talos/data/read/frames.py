@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -18,24 +18,13 @@ from talos.data.read.columns import find_columns
 from talos.data.read.text import File
 from talos.errors import ArgumentError, DataError, Option
 
-__all__ = ["SAMPLED", "WHOLE_PARQUET", "Frame", "Parquet", "Typed"]
+__all__ = ["SAMPLED", "Frame", "Parquet", "Typed"]
 
-WHOLE_PARQUET = "a whole parquet file"
-"""What the errors about a parquet file say was expected."""
-
-SAMPLED = 100
-"""Rows by which columns are found."""
+SAMPLED = 100  # rows by which columns are found
 
 
 class Typed(Reader):
     """Rows that come as frames, and are named by their number."""
-
-    formats: ClassVar[tuple[str, ...]] = ()
-
-    @classmethod
-    def recognises(cls, file: File) -> bool:
-        """Never, where the source is no file."""
-        return False
 
     @abstractmethod
     def frames(self, columns: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
@@ -70,17 +59,15 @@ class Parquet(Typed):
 
     @classmethod
     def recognises(cls, file: File) -> bool:
-        """Whether the first bytes or the name say so."""
+        """Whether the first bytes or the name say so; an empty file is left to a reader that says so."""
         suffixes = {suffix.lower() for suffix in file.path.suffixes}
-        return file.magic.startswith(b"PAR1") or bool(suffixes & {".parquet", ".pq"})
+        return file.magic.startswith(b"PAR1") or bool(file.magic and suffixes & {".parquet", ".pq"})
 
     def open(self) -> None:
         """Find the columns and count the rows."""
-        with polars_errors(self.file.name, WHOLE_PARQUET):
-            self.scan = scan_file(self.file.path)
-            sample = self.scan.head(SAMPLED).collect()
-            self.rows = int(self.scan.select(pl.len()).collect().item())
-        self.find(sample, "parquet")
+        self.scan = scan_file(self.file.path)
+        self.rows = int(self.scan.select(pl.len()).collect().item())
+        self.find(self.scan.head(SAMPLED).collect(), "parquet")
         if self.rows * 8 * len(self.cleaner.columns) > self.file.max_bytes:
             raise DataError(
                 f"{self.rows:,} rows exceed {self.file.max_bytes:,} bytes when decompressed",
@@ -91,8 +78,7 @@ class Parquet(Typed):
 
     def frames(self, columns: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
         """Some columns of all rows."""
-        with polars_errors(self.file.name, WHOLE_PARQUET):
-            yield from self.scan.select(columns).collect_batches(chunk_size=rows, maintain_order=True)
+        return self.scan.select(columns).collect_batches(chunk_size=rows, maintain_order=True)
 
 
 class Frame(Typed):
@@ -144,7 +130,7 @@ def _name_of(data: object) -> str:
 
 
 def _from_pandas(frame: Any, wanted: Sequence[str] | None) -> pl.DataFrame:
-    """The wanted columns of a pandas frame; all if None, where values of several types stay Python objects."""
+    """The wanted columns of a pandas frame; all if None, in which values of several types may become missing."""
     columns: dict[str, pl.Series] = {}
     for label, values in frame.items():
         name = str(label)
@@ -154,10 +140,9 @@ def _from_pandas(frame: Any, wanted: Sequence[str] | None) -> pl.DataFrame:
             columns[name] = pl.Series(name, values.to_numpy())
             continue
         plain = values.astype(object).where(values.notna(), None)
-        mixed = wanted is None and plain.dropna().map(type).nunique() > 1
         place = f"pandas frame, column {name!r}"
         with polars_errors(place, "values of one type", TypeError, ValueError, OverflowError):
-            columns[name] = pl.Series(name, plain.tolist(), dtype=pl.Object if mixed else None)
+            columns[name] = pl.Series(name, plain.tolist(), strict=wanted is not None)
     return pl.DataFrame(columns)
 
 

@@ -13,7 +13,7 @@ import polars as pl
 
 from talos.data.read.base import TextReader
 from talos.data.read.clean import BadBlockError, BadRow
-from talos.data.read.columns import find_columns
+from talos.data.read.columns import KINDS, find_columns
 from talos.data.read.text import File, half_characters
 from talos.errors import DataError
 
@@ -24,16 +24,6 @@ _HALF_CHARACTER = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
 )
-_INT64 = range(-(2**63), 2**63)
-_TYPE_NAMES = {
-    str: "string",
-    bool: "truth value",
-    int: "number",
-    float: "number",
-    list: "list",
-    dict: "JSON object",
-    type(None): "null",
-}
 
 
 class JSONLines(TextReader):
@@ -48,14 +38,14 @@ class JSONLines(TextReader):
         return first.startswith(("{", '[{"')) or first in ("[", "[{")
 
     def open(self) -> None:
-        """Take the keys of the first hundred objects as columns; ids are of the type of the first one."""
+        """Take the keys of the first hundred objects as columns."""
         self.is_array = self.file.head.lstrip().startswith("[")
         sample = list(islice(self._records(), 100))
         records = [record for _, record in sample if isinstance(record, dict)]
         keys = list(dict.fromkeys(key for record in records for key in record))
         if not keys:
-            nothing = (1, BadRow("no JSON object in the first lines", "one JSON object per line"))
-            number, fault = next((one for one in sample if isinstance(one[1], BadRow)), nothing)
+            number, first = sample[0] if sample else (1, [])
+            fault = first if isinstance(first, BadRow) else BadRow(reprlib.repr(first), "a JSON object")
             raise fault.error(f"{self.file.name}, line {number}")
 
         def values(position: int) -> pl.Series:
@@ -66,50 +56,46 @@ class JSONLines(TextReader):
         found = find_columns(self.wanted, keys, self.file.name, values)
         self.take_columns(keys, found, "jsonl", "object {}" if self.is_array else "line {}")
         self.find_numbers(found, values)
-        self.rows = self.file.about_how_many("\n")
-        self.ids: dict[str, type] = {}
         for role in ("user", "item"):
-            ids = (record.get(keys[found[role]]) for record in records)
-            self.ids[role] = next((type(one) for one in ids if type(one) in (str, int)), str)
-        self.types = {role: pl.Int64 for role, kind in self.ids.items() if kind is int}
+            if all(type(record.get(keys[found[role]])) is int for record in records):
+                self.numbers[role] = pl.Int64
+        self.rows = self.file.about_how_many("\n")
 
     def parsed(self, chunk: bytes, types: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
         """The wanted columns of some lines."""
-        if self.is_array or _HALF_CHARACTER.search(chunk):  # polars would make every half the same sign
+        # polars would make every half the same sign; `in` is far quicker than the pattern
+        if self.is_array or (b"\\u" in chunk and _HALF_CHARACTER.search(chunk)):
             raise BadBlockError
         columns = self.cleaner.columns
         frame = pl.read_ndjson(
             chunk, schema={key: types.get(role, pl.String) for role, key in columns.items()}
         )
         # polars turns numbers and objects into strings where the schema wants strings: count the quotes
-        for key in (columns[role] for role, kind in self.ids.items() if kind is str):
+        for key in (columns[role] for role in ("user", "item") if role not in types):
             opened = (f'{json.dumps(key)}:{gap}"'.encode() for gap in ("", " "))
             if sum(map(chunk.count, opened)) != len(frame):
                 raise BadBlockError
-        return frame.select(pl.col(key).alias(role) for role, key in columns.items())
+        frame = frame.select(pl.col(key).alias(role) for role, key in columns.items())
+        return frame.cast({"user": pl.String, "item": pl.String})
 
     def numbered_rows(self) -> Iterator[tuple[int, list[Any] | BadRow]]:
         """Objects as Python's parser reads them, which knows the line of each."""
         for number, record in self._records():
             yield number, record if isinstance(record, BadRow) else self._row(record)
 
-    def _row(self, record: Any) -> list[Any] | BadRow:
-        """The value of each role: ids as they are, others as text, as a number may be written as a string."""
+    def _row(self, record: Any) -> list[str | None] | BadRow:
+        """The value of each role as text, as a number may be written as a string."""
         if not isinstance(record, dict):
-            return BadRow(f"a {_TYPE_NAMES[type(record)]}", "a JSON object")
-        row: list[Any] = []
+            return BadRow(reprlib.repr(record), "a JSON object")
+        row: list[str | None] = []
         for role, key in self.cleaner.columns.items():
-            value, kind = record.get(key), self.ids.get(role)
-            if kind is not None and value is not None:
-                if type(value) is not kind or (kind is int and value not in _INT64):
-                    what = f"{reprlib.repr(value)} is a {_TYPE_NAMES[type(value)]} in {key!r}"
-                    expected = "strings" if kind is str else "64-bit integers"
-                    return BadRow(what, f"ids of one type: {expected}, as before")
-            elif not isinstance(value, (str, int, float, type(None))):
-                return BadRow(f"{reprlib.repr(value)} in {key!r}", f"a {role}")
+            value, is_id = record.get(key), KINDS[role] == "id"
+            if value is not None and type(value) not in ((str, int) if is_id else (str, int, float)):
+                expected = "text or an integer" if is_id else "text or a number"
+                return BadRow(f"{reprlib.repr(value)} in {key!r}", expected)
             if isinstance(value, str) and half_characters(value):
                 return BadRow(f"half a character in {key!r}", "valid Unicode")
-            row.append(value if kind is not None or value is None or isinstance(value, str) else repr(value))
+            row.append(value if value is None or isinstance(value, str) else repr(value))
         return row
 
     def _records(self) -> Iterator[tuple[int, Any]]:

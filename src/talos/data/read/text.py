@@ -20,14 +20,14 @@ from talos.data.read.clean import BadRow
 from talos.data.read.columns import is_usual, untyped
 from talos.errors import DataError
 
-__all__ = ["File", "Layout", "guess_layout", "half_characters", "not_utf8", "rows_of"]
+__all__ = ["File", "Layout", "fields_of", "guess_layout", "half_characters", "not_utf8", "rows_of"]
 
 _SAMPLE = 256 << 10
 _CHUNK = 16 << 20
 # gzip makes text ten to fifty times smaller; a decompression bomb grows far more than that.
 _MAX_RATIO = 250
 _RATIO_FROM = 64 << 20
-_LONGEST_FIELD = 1 << 20  # of a field that goes over several lines
+_LONGEST_FIELD = 64 << 20  # of a field that goes over several lines
 _GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 _SEPARATORS = ("::", "\t", ",", ";", "|", " ")
@@ -38,8 +38,8 @@ _VALUE = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|(?=.*\d)[A-Z\d]{10,}
 # What a time is in a file without header: a date, or a number of at least a million.
 _is_date = re.compile(r"\s*\d{4}[-/]\S{3}").match
 _is_time = re.compile(r"\s*(\d{4}[-/]\S{3}|-?\d{7}|-?\d(\.\d+)?[eE]\+?(0?[6-9]|[1-9]\d))").match
+# Finds what is no character by itself: bytes that are not UTF-8, once decoded, or half of an escaped pair.
 half_characters = re.compile("[\ud800-\udfff]").search
-"""Finds what is no character by itself: bytes that are not UTF-8, once decoded, or half of an escaped pair."""
 
 _MAGIC = {
     b"PK\x03\x04": ("a zip archive", "unpack it first"),
@@ -63,12 +63,9 @@ class File:
 
     @cached_property
     def magic(self) -> bytes:
-        """The first bytes; an error if there are none."""
+        """The first bytes."""
         with self.path.open("rb") as stream:
-            found = stream.read(8)
-        if not found:
-            raise DataError("is empty", where=self.name, expected="one interaction per line")
-        return found
+            return stream.read(8)
 
     def open(self) -> BinaryIO:
         """A stream of the content, unpacked, without a byte order mark."""
@@ -117,14 +114,11 @@ class File:
             rest = b""
             while block := stream.read(_CHUNK):
                 block = rest + block
-                end = last = block.rfind(b"\n") + 1
-                inside = quoted and b'"' in block and block.count(b'"', 0, end) % 2  # `in` is far quicker
-                while inside:
-                    before = block.rfind(b"\n", 0, end - 1) + 1
-                    inside ^= block.count(b'"', before, end) % 2
-                    end = before
-                if last - end > _LONGEST_FIELD:  # a quote that is not closed: the reader will say so
-                    end = last
+                end = block.rfind(b"\n") + 1
+                # `in` is far quicker than `count`; after a quote that is not closed the reader will say so
+                within_quotes = quoted and b'"' in block and block.count(b'"', 0, end) % 2
+                if within_quotes and len(block) < _LONGEST_FIELD:
+                    end = 0
                 if end:
                     yield block[:end]
                 rest = block[end:]
@@ -148,13 +142,13 @@ class _Unpacked(io.RawIOBase):
         except (EOFError, OSError, zlib.error) as error:
             what = f"is {'truncated' if isinstance(error, EOFError) else 'damaged'} gzip data ({error})"
             raise DataError(what, where=self._file.name, expected="a whole .gz file") from error
-        self._total, limit = self._total + count, self._file.max_bytes
-        if self._total > min(limit, max(_RATIO_FROM, _MAX_RATIO * self._stream.tell())):
-            size = f"exceeds {limit:,} bytes" if self._total > limit else f"grows more than {_MAX_RATIO}-fold"
+        self._total += count
+        most = min(self._file.max_bytes, max(_RATIO_FROM, _MAX_RATIO * self._stream.tell()))
+        if self._total > most:
             raise DataError(
-                f"{size} when decompressed",
+                f"exceeds {most:,} bytes when decompressed",
                 where=self._file.name,
-                expected=f"at most {limit:,} bytes, and no decompression bomb",
+                expected=f"at most {self._file.max_bytes:,} bytes, and less than {_MAX_RATIO} times the size",
                 hint="decompress it yourself if you trust it",
             )
         return count
@@ -176,8 +170,7 @@ class Layout:
         separator: between the fields.
         names: of the columns; their positions if there is no header.
         usual: of a file without header what its columns are for, by the usual orders.
-        skip_lines: the header and the blank lines before it.
-        headerless: whether the first line has values.
+        skip_lines: the header and the blank lines before it; 0 without a header.
         quoted: whether quotes mean anything.
     """
 
@@ -186,7 +179,6 @@ class Layout:
     names: tuple[str, ...]
     usual: tuple[str, ...]
     skip_lines: int
-    headerless: bool
     quoted: bool
 
 
@@ -212,10 +204,8 @@ def guess_layout(file: File, format: str | None = None, given: frozenset[str] = 
     headerless = name in ("amazon", "movielens") or not _is_header(first, given)
     if name in ("csv", "tsv", "text"):
         name = {",": "csv", "\t": "tsv"}.get(separator, "text")
-        if headerless and (separator == "::" or (separator == "\t" and len(first) == 4)):
-            name = "movielens"
-        elif headerless and separator == "," and len(first) == 4 and not first[0].isdigit():
-            name = "amazon"
+        if headerless and len(first) == 4:
+            name = {"::": "movielens", "\t": "movielens", ",": "amazon"}.get(separator, name)
     blank = next(n for n, line in enumerate(file.head.split("\n")) if line.strip())
     names = tuple(str(n + 1) if headerless else untyped(field.strip()) for n, field in enumerate(first))
     return Layout(
@@ -224,18 +214,22 @@ def guess_layout(file: File, format: str | None = None, given: frozenset[str] = 
         names=names,
         usual=_usual_order(first) if headerless else (),
         skip_lines=0 if headerless else blank + 1,
-        headerless=headerless,
         quoted=quoted,
     )
 
 
+def fields_of(lines: Iterable[str], separator: str, quoted: bool, *, strict: bool = False) -> Any:
+    """Python's csv reader, which knows separators of one sign only."""
+    if separator == "::":
+        lines, separator = (line.replace("::", "\t") for line in lines), "\t"
+    return csv.reader(lines, delimiter=separator, quotechar='"' if quoted else None, strict=strict)
+
+
 def rows_of(lines: Iterable[str], separator: str, quoted: bool) -> list[list[str]]:
     """The fields of each row of a sample."""
-    if separator == "::":
-        return [line.rstrip("\r\n").split("::") for line in lines if line.strip()]
     rows: list[list[str]] = []
     with suppress(csv.Error):  # a field too long for the module ends the sample
-        rows.extend(csv.reader(lines, delimiter=separator, quotechar='"' if quoted else None))
+        rows.extend(fields_of(lines, separator, quoted))
     return [row for row in rows if row]
 
 
@@ -268,14 +262,12 @@ def _usual_order(row: Sequence[str]) -> tuple[str, ...]:
     The orders are: user item; user item rating (or time); user item rating time (or time rating); and Gowalla's
     check-ins: user time latitude longitude place.
     """
-    if _is_date(row[1]):
-        return ("user", "timestamp", "latitude", "longitude", "item") if len(row) == 5 else ()
-    if len(row) == 4:
-        swapped = _is_time(row[2]) and not _is_time(row[3])
-        return ("user", "item", "timestamp", "rating") if swapped else ("user", "item", "rating", "timestamp")
-    if len(row) == 3:
-        return ("user", "item", "timestamp" if _is_time(row[2]) else "rating")
-    return ("user", "item") if len(row) == 2 else ()
+    if len(row) == 5 and _is_date(row[1]):
+        return ("user", "timestamp", "latitude", "longitude", "item")
+    if len(row) > 4 or _is_date(row[1]):
+        return ()
+    swapped = [bool(_is_time(field)) for field in row[2:]] in ([True], [True, False])
+    return ("user", "item", *(("timestamp", "rating") if swapped else ("rating", "timestamp")))[: len(row)]
 
 
 def not_utf8(file: File) -> BadRow:
