@@ -197,8 +197,7 @@ def guesses(wanted: Mapping[str, str | None], names: Sequence[str], found: Mappi
     left = [name for position, name in enumerate(names) if position not in found.values()]
     weights = [name for name in left if "rating" not in found and _WEIGHT_WORDS.intersection(_words_of(name))]
     said = []
-    plain = {role: set().union(*_GROUPS[role][: 1 if KINDS[role] == "id" else None]) for role in guessed}
-    if not all(_folded(name) in plain[role] for role, name in guessed.items()):
+    if not all(_is_plain(role, name) for role, name in guessed.items()):
         taken = (
             f"{name!r}{' is taken' * (not n)} for the {role}"
             for n, (role, name) in enumerate(guessed.items())
@@ -232,6 +231,11 @@ def _is_key_of(role: str, name: str) -> bool:
     last = words[-1] if words else ""
     is_key = last in _ROLE_OF or last in _KEYS or (last.endswith("id") and last not in _NO_KEYS)
     return is_key and {_ROLE_OF[word] for word in words if word in _ROLE_OF} == {role}
+
+
+def _is_plain(role: str, name: str) -> bool:
+    groups = _GROUPS[role][:1] if KINDS[role] == "id" else _GROUPS[role]
+    return any(_folded(name) in group for group in groups)
 
 
 def _is_time(name: str, values: pl.Series) -> bool:

@@ -45,7 +45,9 @@ class JSONLines(TextReader):
         keys = list(dict.fromkeys(key for record in records for key in record))
         if not keys:
             number, first = sample[0] if sample else (1, [])
-            fault = first if isinstance(first, BadRow) else BadRow(reprlib.repr(first), "a JSON object")
+            fault = (
+                first if isinstance(first, BadRow) else BadRow(reprlib.repr(first), "JSON objects with keys")
+            )
             raise fault.error(f"{self.file.name}, line {number}")
 
         def values(position: int) -> pl.Series:

@@ -63,14 +63,18 @@ class File:
 
     @cached_property
     def magic(self) -> bytes:
-        """The first bytes."""
+        """The first bytes; an error if there are none."""
         with self.path.open("rb") as stream:
-            return stream.read(8)
+            found = stream.read(8)
+        if not found:
+            raise DataError("is empty", where=self.name, expected="one interaction per line")
+        return found
 
     def open(self) -> BinaryIO:
         """A stream of the content, unpacked, without a byte order mark."""
+        packed = self.magic.startswith(_GZIP)
         stream: BinaryIO = self.path.open("rb")
-        if self.magic.startswith(_GZIP):
+        if packed:
             stream = io.BufferedReader(_Unpacked(stream, self), 1 << 20)
         try:
             if stream.peek(3)[:3] == _BOM:  # type: ignore[attr-defined]  # both kinds of stream have it
