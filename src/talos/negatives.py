@@ -38,8 +38,8 @@ Per: TypeAlias = Literal["positive", "batch", "all"]
 
 # Size of the array that marks positives while drawing, in bytes: small enough to stay in cache.
 _MARKS = 2**22
-# Draws that any catalogue may have: they take no time.
-_FEW = 1 << 14
+# Draws beyond which no memory is large enough, and draws that any catalogue may have: they take no time.
+_MOST, _FEW = 1 << 30, 1 << 14
 
 
 class Negatives(ABC):
@@ -78,10 +78,10 @@ class _Draws(Negatives):
 
     def __post_init__(self) -> None:
         require(
-            is_integer(self.n) and self.n >= 1,
+            is_integer(self.n) and 1 <= self.n <= _MOST,
             f"{self.n!r} negatives",
             where="negatives",
-            expected="a whole number, 1 or more",
+            expected=f"a whole number, 1 to {_MOST:,}",
             error=ConfigError,
         )
 
