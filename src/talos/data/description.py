@@ -19,28 +19,26 @@ class Description(dict[str, Any]):
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and value of each line of a table."""
-
-        def quantiles(of: dict[str, float]) -> str:
-            return "  ".join(f"{name} {value:g}" for name, value in of.items())
-
+        per_user, per_item = (
+            "  ".join(f"{name} {value:g}" for name, value in self[of].items())
+            for of in ("per_user", "per_item")
+        )
+        first, last = self["first_timestamp"], self["last_timestamp"]
         lines = [
             ("users", f"{self['users']:,}"),
             ("items", f"{self['items']:,}"),
             ("interactions", f"{self['interactions']:,}"),
             ("density", f"{self['density']:.4%}"),
-            ("interactions per user", quantiles(self["per_user"])),
-            ("interactions per item", quantiles(self["per_item"])),
+            ("interactions per user", per_user),
+            ("interactions per item", per_item),
             ("popularity Gini", f"{self['popularity_gini']:.3f}"),
             ("share of the top 1% items", f"{self['top_1pct_share']:.1%}"),
+            ("time span", "" if first is None else f"{_when(first)} to {_when(last)}"),
+            ("duplicated pairs collapsed", self["duplicates"] and f"{self['duplicates']:,}"),
+            ("bad rows skipped", self["bad_rows"] and f"{self['bad_rows']:,}"),
+            *(("note", note) for note in self["notes"]),
         ]
-        if self["first_timestamp"] is not None:
-            span = f"{_when(self['first_timestamp'])} to {_when(self['last_timestamp'])}"
-            lines.append(("time span", span))
-        if self["duplicates"]:
-            lines.append(("duplicated pairs collapsed", f"{self['duplicates']:,}"))
-        if self["bad_rows"]:
-            lines.append(("bad rows skipped", f"{self['bad_rows']:,}"))
-        return lines + [("note", note) for note in self["notes"]]
+        return [(label, text) for label, text in lines if text]
 
     def __str__(self) -> str:
         rows = self.rows()

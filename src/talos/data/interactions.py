@@ -14,10 +14,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from talos.checks import require
-from talos.data.arrays import Codes, sort_rows, take
+from talos.data.arrays import ROWS_AT_ONCE, Codes, sort_rows, take
 from talos.data.description import Description, describe
-from talos.data.vocabulary import IdColumn, Ids, Vocabulary, add_ids, as_id_series
-from talos.errors import ArgumentError, DataError
+from talos.data.vocabulary import IdColumn, Ids, Vocabulary, as_id_series
+from talos.errors import DataError
 
 if TYPE_CHECKING:
     import scipy.sparse
@@ -174,19 +174,14 @@ class Interactions(Rows):
         A row that stands for several events says so in `repeats`. `source_rows` numbers the rows where they are not in
         the order of the source. With `in_place` the result may be written over `users` and `items`, which saves memory.
         """
-        require(
-            len(users) == len(items),
-            f"{len(users)} users and {len(items)} items",
-            where="users, items",
-            expected="the same length",
-        )
         stamps = None if timestamps is None else np.asarray(timestamps)
         stars = None if ratings is None else np.asarray(ratings, np.float32)
-        for name, column in (("timestamps", stamps), ("ratings", stars), ("repeats", repeats)):
-            if column is not None and len(column) != len(users):
-                raise ArgumentError(
-                    f"{len(column)} values", where=name, expected=f"{len(users)}, one per row"
-                )
+        columns = {"users, items": items, "timestamps": stamps, "ratings": stars, "repeats": repeats}
+        for name, column in columns.items():
+            count = len(users) if column is None else len(column)
+            require(
+                count == len(users), f"{count} values", where=name, expected=f"{len(users)}, one per user"
+            )
         in_place = in_place and repeats is None  # they are added up by pair below
         kept = sort_rows(users, items, len(user_ids), len(item_ids), stamps, in_place=in_place)
         provenance = provenance or Provenance(rows=len(users))
@@ -471,8 +466,7 @@ class Interactions(Rows):
             if getattr(self, name) is not None
         ]
         with_extras = f", with {', '.join(extras)}" if extras else ""
-        size = f"{self.num_users:,} users × {self.num_items:,} items, {len(self):,} pairs"
-        return f"Interactions({size}{with_extras})"
+        return f"Interactions({self.num_users:,} users × {self.num_items:,} items, {len(self):,} pairs{with_extras})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -517,13 +511,30 @@ def _codes_of(ids: Ids, name: str) -> tuple[Vocabulary, Codes]:
 def fingerprint_of(
     indptr: NDArray[np.int64], indices: Iterable[NDArray[Any]], *vocabularies: Vocabulary
 ) -> str:
-    """`Interactions.fingerprint` of interactions whose items come in blocks."""
+    """`Interactions.fingerprint` of interactions whose items come in blocks.
+
+    It is the same for any division into blocks, on any machine, in any version of polars, which has hashes of its own
+    that other versions and processors compute differently.
+
+    >>> start, items = np.array([0, 1, 2]), [np.array([0, 1], np.int32)]
+    >>> one, other = Vocabulary(pl.Series(["ab", "c"])), Vocabulary(pl.Series(["a", "bc"]))
+    >>> fingerprint_of(start, items, one) == fingerprint_of(start, items, other)
+    False
+    """
     digest = hashlib.blake2b(digest_size=16)
     for array in chain([indptr], indices):
         digest.update(np.ascontiguousarray(array).data)
     for ids in (vocabulary.ids for vocabulary in vocabularies):
-        blocks = ids.to_frame().iter_slices(1 << 20)  # their text is held a block at a time
-        add_ids(digest, ids.dtype, (block.to_series() for block in blocks))
+        digest.update(str(ids.dtype).encode())
+        lengths = hashlib.blake2b()  # without them "ab", "c" would be "a", "bc"
+        for start in range(0, len(ids), ROWS_AT_ONCE):  # the text of all ids would take too much memory
+            block = ids[start : start + ROWS_AT_ONCE]
+            if ids.dtype == pl.String:
+                digest.update("".join(block.to_list()).encode())
+                lengths.update(block.str.len_bytes().cast(pl.Int64).to_numpy().tobytes())
+            else:
+                digest.update(np.ascontiguousarray(block.to_numpy()).data)
+        digest.update(lengths.digest())
     return digest.hexdigest()
 
 
