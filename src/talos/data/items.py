@@ -128,9 +128,8 @@ def _load(path: Path, where: str) -> pl.DataFrame:
 def _ids(column: pl.Series, where: str) -> pl.Series:
     place = f"{where}, column {column.name!r}"
     ids = clean_ids(column, place)
-    bad = ids.is_null()
-    if bad.any():
-        row = int(bad.arg_max() or 0)
+    row = ids.is_null().index_of(True)
+    if row is not None:
         what = f"{column[row]!r} as the" if column[row] not in (None, "") else "no"
         raise DataError(f"{what} id in row {row}", where=place, expected=EXPECTED_ID)
     if ids.dtype == pl.String and are_integers(ids):

@@ -69,12 +69,11 @@ def k_core(data: Interactions, k: int) -> Interactions:
     [1, 2]
     """
     require(k >= 1, f"{k}", where="k_core", expected="1 or more")
-    core = data
-    while len(core):
-        keep = (core.user_degrees >= k)[core.rows] & (core.item_degrees >= k)[core.indices]
+    while len(data):
+        keep = (data.user_degrees >= k)[data.rows] & (data.item_degrees >= k)[data.indices]
         if keep.all():
-            return core.compact()
-        core = core.where(keep)
+            return data.compact()
+        data = data.where(keep)
     raise DataError(
         f"nothing is left after {k}-core",
         where=data.provenance.source,

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from talos.checks import require
-from talos.data.description import gini
+from talos.data.interactions import gini
 from talos.errors import ConfigError, nearest
 
 __all__ = [
