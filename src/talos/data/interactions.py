@@ -475,14 +475,13 @@ class Interactions(Rows):
         """
         users = self.user_degrees[self.user_degrees > 0]
         items = np.sort(self.item_degrees[self.item_degrees > 0])
-        cells = len(users) * len(items)
         stamps = self.timestamps if len(self) else None
         return Description(
             source=self.provenance.source,
             users=len(users),
             items=len(items),
             interactions=len(self),
-            density=len(self) / cells if cells else 0.0,
+            density=len(self) / max(1, len(users) * len(items)),
             per_user=_quantiles(users),
             per_item=_quantiles(items),
             popularity_gini=gini(items),
