@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talos.data.description import gini
-from talos.data.interactions import Interactions
+from talos.data.interactions import Interactions, gini
 from talos.data.vocabulary import IdColumn, Vocabulary
 from talos.errors import ArgumentError, DataError
 

@@ -19,21 +19,31 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from talos.errors import ArgumentError
+from talos.checks import require
 from talos.files import built_library
 
-__all__ = ["Codes", "Growing", "IdEncoder", "SortedRows", "library", "sort_rows", "take"]
+__all__ = ["ROWS_AT_ONCE", "Codes", "Growing", "IdEncoder", "SortedRows", "library", "sort_rows", "take"]
 
 Codes: TypeAlias = NDArray[np.int32]
 """Positions of users or items in their vocabularies."""
 
 _VERSION = 1
 _MOST_BUCKETS = 1 << 14
-_ROWS_AT_ONCE = 1 << 20
+ROWS_AT_ONCE = 1 << 20
 _POINTER, _INT64 = ctypes.c_void_p, ctypes.c_int64
 _pointer_in = ctypes.PYFUNCTYPE(_POINTER, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
+
+
+_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # of core/encode.cpp: result and arguments
+    "talos_ids_new": (_POINTER, [ctypes.c_uint64]),
+    "talos_ids_free": (None, [_POINTER]),
+    "talos_ids_strings": (_INT64, [_POINTER, _POINTER, _INT64, _POINTER, _POINTER]),
+    "talos_ids_integers": (_INT64, [_POINTER, _POINTER, _INT64, _POINTER, _POINTER]),
+    "talos_rows_sort": (_INT64, [_POINTER]),
+    "talos_rows_emit": (None, [_POINTER]),
+}
 
 
 class _SortTask(ctypes.Structure):
@@ -57,12 +67,9 @@ def _built() -> ctypes.CDLL | None:
             return None
     except (OSError, AttributeError):
         return None
-    core.talos_ids_new.restype, core.talos_ids_new.argtypes = _POINTER, [ctypes.c_uint64]
-    core.talos_ids_free.argtypes = [_POINTER]
-    for encode in (core.talos_ids_strings, core.talos_ids_integers):
-        encode.restype, encode.argtypes = _INT64, [_POINTER, _POINTER, _INT64, _POINTER, _POINTER]
-    core.talos_rows_sort.restype, core.talos_rows_sort.argtypes = _INT64, [_POINTER]
-    core.talos_rows_emit.argtypes = [_POINTER]
+    for name, signature in _SIGNATURES.items():
+        function = getattr(core, name)
+        function.restype, function.argtypes = signature
     return core
 
 
@@ -91,8 +98,7 @@ class IdEncoder:
 
     def encode(self, ids: pl.Series) -> tuple[Codes, NDArray[np.int64]]:
         """The code of each id, and the positions of those that are new."""
-        if ids.null_count():
-            raise ArgumentError("a missing id", where="ids", expected="an id in every row")
+        require(not ids.null_count(), "a missing id", where="ids", expected="an id in every row")
         if self._core is None:
             known, before = self._known, len(self._known)
             codes = np.fromiter(
@@ -238,7 +244,7 @@ def take(
     [7, 5, 7]
     """
     found = np.empty(len(positions), values.dtype) if out is None else out
-    for start in range(0, len(positions), _ROWS_AT_ONCE):
-        here = slice(start, start + _ROWS_AT_ONCE)
+    for start in range(0, len(positions), ROWS_AT_ONCE):
+        here = slice(start, start + ROWS_AT_ONCE)
         np.take(values, positions[here].astype(np.int64), out=found[here], mode="clip")
     return found

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from talos.checks import require
 from talos.config import EventsConfig, parse_half_life
 from talos.data.interactions import Interactions
 from talos.errors import DataError
@@ -54,15 +55,19 @@ def event_weights(train: Interactions, events: EventsConfig) -> NDArray[np.float
     """
     columns: dict[str, Any] = {name: getattr(train, name) for name in event_columns(events)}
     for name, values in columns.items():
-        if values is None:
-            where, what, expected = _MISSING[name]
-            raise DataError(what, where=where, expected=expected)
+        where, what, expected = _MISSING[name]
+        require(values is not None, what, where=where, expected=expected, error=DataError)
     weights: NDArray[np.float64] = np.ones(len(train))
     if events.weights == "rating":
         weights = columns["ratings"].astype(np.float64)
-        if len(weights) and not weights.min() > 0:
-            what = f"a rating of {weights.min():g}"
-            raise DataError(what, where="events.weights", expected="ratings above 0")
+        least = weights.min(initial=np.inf)
+        require(
+            least > 0,
+            f"a rating of {least:g}",
+            where="events.weights",
+            expected="ratings above 0",
+            error=DataError,
+        )
     if events.weights == "repeats":
         weights = 1 + np.log(columns["repeats"])
     if events.half_life is not None:
@@ -74,8 +79,7 @@ def event_weights(train: Interactions, events: EventsConfig) -> NDArray[np.float
         weights = weights * decay
     if not len(weights) or not columns:
         return None
-    scaled: NDArray[np.float32] = (weights / weights.mean()).astype(np.float32)
-    return scaled
+    return np.asarray(weights / weights.mean(), np.float32)
 
 
 def in_seconds(stamps: NDArray[Any]) -> NDArray[np.float64]:
@@ -95,10 +99,12 @@ def in_seconds(stamps: NDArray[Any]) -> NDArray[np.float64]:
     if unit is None:
         return values
     other = (values > 0) & (values / unit < _EARLIEST)
-    if other.any():
-        what = (
-            f"{int(other.sum()):,} of {len(values):,} are in another unit than {largest:.0f}, "
-            f"such as {values[other][0]:.0f}"
-        )
-        raise DataError(what, where="timestamps", expected="one unit")
+    require(
+        not other.any(),
+        f"{int(other.sum()):,} of {len(values):,} are in another unit than {largest:.0f}, "
+        f"such as {values[other.argmax()]:.0f}",
+        where="timestamps",
+        expected="one unit",
+        error=DataError,
+    )
     return values / unit

@@ -1,10 +1,14 @@
-"""`Interactions`: users × items as an immutable sparse matrix with the caller's ids; `ItemRows`: one without ids."""
+"""`Interactions`: users × items as an immutable sparse matrix with the caller's ids, and statistics of it.
+
+`ItemRows` is such a matrix without ids.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
@@ -14,17 +18,26 @@ import polars as pl
 from numpy.typing import NDArray
 
 from talos.checks import require
-from talos.data.arrays import Codes, sort_rows, take
-from talos.data.description import Description, describe
-from talos.data.vocabulary import IdColumn, Ids, Vocabulary, add_ids, as_id_series
-from talos.errors import ArgumentError, DataError
+from talos.data.arrays import ROWS_AT_ONCE, Codes, sort_rows, take
+from talos.data.vocabulary import IdColumn, Ids, Vocabulary, as_id_series
+from talos.errors import DataError
 
 if TYPE_CHECKING:
     import scipy.sparse
 
     from talos.data.splits import Split
 
-__all__ = ["Interactions", "ItemRows", "Provenance", "Rows", "fingerprint_of", "titles_by_item", "values_in"]
+__all__ = [
+    "Description",
+    "Interactions",
+    "ItemRows",
+    "Provenance",
+    "Rows",
+    "fingerprint_of",
+    "gini",
+    "titles_by_item",
+    "values_in",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +65,7 @@ class Provenance:
     unused: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, eq=False)
 class Rows:
     """Items of rows in CSR form: `indices[indptr[r]:indptr[r + 1]]` are those of row r."""
 
@@ -102,8 +116,6 @@ class Interactions(Rows):
     ['jam', 'tea']
     """
 
-    indptr: NDArray[np.int64]
-    indices: Codes
     user_ids: Vocabulary
     item_ids: Vocabulary
     timestamps: NDArray[Any] | None = None
@@ -174,19 +186,18 @@ class Interactions(Rows):
         A row that stands for several events says so in `repeats`. `source_rows` numbers the rows where they are not in
         the order of the source. With `in_place` the result may be written over `users` and `items`, which saves memory.
         """
-        require(
-            len(users) == len(items),
-            f"{len(users)} users and {len(items)} items",
-            where="users, items",
-            expected="the same length",
-        )
         stamps = None if timestamps is None else np.asarray(timestamps)
         stars = None if ratings is None else np.asarray(ratings, np.float32)
-        for name, column in (("timestamps", stamps), ("ratings", stars), ("repeats", repeats)):
-            if column is not None and len(column) != len(users):
-                raise ArgumentError(
-                    f"{len(column)} values", where=name, expected=f"{len(users)}, one per row"
-                )
+        for name, column in (
+            ("users, items", items),
+            ("timestamps", stamps),
+            ("ratings", stars),
+            ("repeats", repeats),
+        ):
+            count = len(users) if column is None else len(column)
+            require(
+                count == len(users), f"{count} values", where=name, expected=f"{len(users)}, one per user"
+            )
         in_place = in_place and repeats is None  # they are added up by pair below
         kept = sort_rows(users, items, len(user_ids), len(item_ids), stamps, in_place=in_place)
         provenance = provenance or Provenance(rows=len(users))
@@ -462,7 +473,25 @@ class Interactions(Rows):
         density                    75.0000%
         ...
         """
-        return describe(self)
+        users = self.user_degrees[self.user_degrees > 0]
+        items = np.sort(self.item_degrees[self.item_degrees > 0])
+        stamps = self.timestamps if len(self) else None
+        return Description(
+            source=self.provenance.source,
+            users=len(users),
+            items=len(items),
+            interactions=len(self),
+            density=len(self) / max(1, len(users) * len(items)),
+            per_user=_quantiles(users),
+            per_item=_quantiles(items),
+            popularity_gini=gini(items),
+            top_1pct_share=float(items[-max(1, len(items) // 100) :].sum() / max(1, len(self))),
+            first_timestamp=None if stamps is None else stamps.min().item(),
+            last_timestamp=None if stamps is None else stamps.max().item(),
+            duplicates=self.provenance.duplicates,
+            bad_rows=self.provenance.bad_rows,
+            notes=list(self.provenance.notes),
+        )
 
     def __repr__(self) -> str:
         extras = [
@@ -471,8 +500,7 @@ class Interactions(Rows):
             if getattr(self, name) is not None
         ]
         with_extras = f", with {', '.join(extras)}" if extras else ""
-        size = f"{self.num_users:,} users × {self.num_items:,} items, {len(self):,} pairs"
-        return f"Interactions({size}{with_extras})"
+        return f"Interactions({self.num_users:,} users × {self.num_items:,} items, {len(self):,} pairs{with_extras})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -484,8 +512,6 @@ class ItemRows(Rows):
     [[0, 0], [7, 9]]
     """
 
-    indptr: NDArray[np.int64]
-    indices: NDArray[np.int64]
     num_items: int
 
     @classmethod
@@ -508,6 +534,69 @@ class ItemRows(Rows):
         return type(self)(ends - ends[0], self.indices[ends[0] : ends[-1]], self.num_items)
 
 
+class Description(dict[str, Any]):
+    """What `Interactions.describe` returns: plain values by name, ready for JSON; `str()` is a table for people."""
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Label and value of each line of a table."""
+        per_user, per_item = (
+            "  ".join(f"{name} {value:g}" for name, value in self[of].items())
+            for of in ("per_user", "per_item")
+        )
+        first, last = self["first_timestamp"], self["last_timestamp"]
+        lines = [
+            ("users", f"{self['users']:,}"),
+            ("items", f"{self['items']:,}"),
+            ("interactions", f"{self['interactions']:,}"),
+            ("density", f"{self['density']:.4%}"),
+            ("interactions per user", per_user),
+            ("interactions per item", per_item),
+            ("popularity Gini", f"{self['popularity_gini']:.3f}"),
+            ("share of the top 1% items", f"{self['top_1pct_share']:.1%}"),
+            ("time span", "" if first is None else f"{_when(first)} to {_when(last)}"),
+            ("duplicated pairs collapsed", self["duplicates"] and f"{self['duplicates']:,}"),
+            ("bad rows skipped", self["bad_rows"] and f"{self['bad_rows']:,}"),
+            *(("note", note) for note in self["notes"]),
+        ]
+        return [(label, text) for label, text in lines if text]
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        width = max(len(label) for label, _ in rows)
+        return "\n".join(f"{label:<{width}}  {text}" for label, text in rows)
+
+
+def gini(counts: NDArray[Any]) -> float:
+    """Gini coefficient of non-negative counts: 0 if all are equal, close to 1 if one has nearly everything.
+
+    >>> gini(np.array([1, 1, 1, 1]))
+    0.0
+    >>> gini(np.array([0, 0, 0, 8]))
+    0.75
+    """
+    ascending, n = np.sort(counts), len(counts)
+    weights = 2 * np.arange(1, n + 1) - n - 1
+    return max(0.0, float((weights * ascending).sum()) / (n * float(ascending.sum()) or 1.0))
+
+
+def _quantiles(degrees: NDArray[Any]) -> dict[str, float]:
+    """Minimum, quartiles, maximum and mean; empty if there are no counts."""
+    if len(degrees) == 0:
+        return {}
+    shares = {"min": 0, "q1": 0.25, "median": 0.5, "q3": 0.75, "max": 1}
+    quantiles = dict(zip(shares, np.quantile(degrees, [*shares.values()]).tolist(), strict=True))
+    return {**quantiles, "mean": round(float(degrees.mean()), 2)}
+
+
+def _when(timestamp: float) -> str:
+    """A date if the number can be seconds, milliseconds or microseconds since 1970, else the number itself."""
+    for scale in (1, 1000, 1_000_000):
+        seconds = timestamp / scale
+        if 0 <= seconds < 4_102_444_800:  # before the year 2100
+            return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
+    return f"{timestamp:g}"
+
+
 def _codes_of(ids: Ids, name: str) -> tuple[Vocabulary, Codes]:
     column = IdColumn(name)
     column.add(as_id_series(ids, name))
@@ -517,13 +606,30 @@ def _codes_of(ids: Ids, name: str) -> tuple[Vocabulary, Codes]:
 def fingerprint_of(
     indptr: NDArray[np.int64], indices: Iterable[NDArray[Any]], *vocabularies: Vocabulary
 ) -> str:
-    """`Interactions.fingerprint` of interactions whose items come in blocks."""
+    """`Interactions.fingerprint` of interactions whose items come in blocks.
+
+    It is the same for any division into blocks, on any machine, in any version of polars, which has hashes of its own
+    that other versions and processors compute differently.
+
+    >>> start, items = np.array([0, 1, 2]), [np.array([0, 1], np.int32)]
+    >>> one, other = Vocabulary(pl.Series(["ab", "c"])), Vocabulary(pl.Series(["a", "bc"]))
+    >>> fingerprint_of(start, items, one) == fingerprint_of(start, items, other)
+    False
+    """
     digest = hashlib.blake2b(digest_size=16)
     for array in chain([indptr], indices):
         digest.update(np.ascontiguousarray(array).data)
     for ids in (vocabulary.ids for vocabulary in vocabularies):
-        blocks = ids.to_frame().iter_slices(1 << 20)  # their text is held a block at a time
-        add_ids(digest, ids.dtype, (block.to_series() for block in blocks))
+        digest.update(str(ids.dtype).encode())
+        lengths = hashlib.blake2b()  # without them "ab", "c" would be "a", "bc"
+        for start in range(0, len(ids), ROWS_AT_ONCE):  # the text of all ids would take too much memory
+            block = ids[start : start + ROWS_AT_ONCE]
+            if ids.dtype == pl.String:
+                digest.update("".join(block.to_list()).encode())
+                lengths.update(block.str.len_bytes().cast(pl.Int64).to_numpy().tobytes())
+            else:
+                digest.update(np.ascontiguousarray(block.to_numpy()).data)
+        digest.update(lengths.digest())
     return digest.hexdigest()
 
 

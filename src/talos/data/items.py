@@ -59,30 +59,44 @@ def read_items(
     table = table.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
     roles = find_columns({"item": item, "title": None}, table.columns, where)
     for name in columns or ():
-        hint = nearest(name, table.columns)
-        require(name in table.columns, f"no column {name!r}", where=where, hint=hint, error=DataError)
+        require(
+            name in table.columns,
+            f"no column {name!r}",
+            where=where,
+            hint=nearest(name, table.columns),
+            error=DataError,
+        )
     ids = table.to_series(roles["item"])
     found = [_ids(ids, where)]
     if "title" in roles:
-        found.append(_title(table.to_series(roles["title"]), where))
-    for position, column in enumerate(table):
-        if position in roles.values() or (columns is not None and column.name not in columns):
-            continue
+        titles = table.to_series(roles["title"])
         require(
-            column.name not in ("item_id", "title"),
-            f"column {column.name!r} besides the column {ids.name!r}",
-            where=where,
-            expected="other names for attributes",
+            not isinstance(
+                titles.dtype, pl.List | pl.Struct | pl.Array | pl.Binary | pl.Duration | pl.Object
+            ),
+            f"titles are {titles.dtype}",
+            where=f"{where}, column {titles.name!r}",
+            expected="text",
             error=DataError,
         )
-        found.append(_attribute(column, f"{where}, column {column.name!r}"))
+        found.append(_without_blanks(titles.cast(pl.String)).rename("title"))
+    for position, column in enumerate(table):
+        if position not in roles.values() and (columns is None or column.name in columns):
+            require(
+                column.name not in ("item_id", "title"),
+                f"column {column.name!r} besides the column {ids.name!r}",
+                where=where,
+                expected="other names for attributes",
+                error=DataError,
+            )
+            found.append(_attribute(column, f"{where}, column {column.name!r}"))
     return pl.DataFrame(found)
 
 
 def _load(path: Path, where: str) -> pl.DataFrame:
     """The table of a file; columns of text files are strings."""
-    if path.is_dir():
-        raise DataError("is a folder", where=where, expected="a csv, parquet or JSON-lines file")
+    check = partial(require, where=where, error=DataError)
+    check(not path.is_dir(), "is a folder", expected="a csv, parquet or JSON-lines file")
     file = File(path, where, _MOST_BYTES)
     if Parquet.recognises(file):
         with polars_errors(where):
@@ -90,24 +104,22 @@ def _load(path: Path, where: str) -> pl.DataFrame:
     if file.head.lstrip().startswith("{"):
         with polars_errors(where, "one JSON object per line"), file.open() as stream:
             return pl.read_ndjson(stream.read(), infer_schema_length=None)
-    return _load_delimited(file)
-
-
-def _load_delimited(text: File) -> pl.DataFrame:
-    layout = guess_layout(text)
+    layout = guess_layout(file)
     names = layout.names
-    check = partial(require, where=text.name, error=DataError)
-    has_names = bool(layout.skip_lines) and layout.separator != "::"
-    check(has_names, "has no header", expected="a first line with the names of the columns")
+    check(
+        bool(layout.skip_lines) and layout.separator != "::",
+        "has no header",
+        expected="a first line with the names of the columns",
+    )
     check(
         len(set(names)) == len(names),
         f"two columns {max(names, key=names.count)!r}",
         expected="different names",
     )
     rows: list[list[str]] = []
-    for line, row in csv_rows(text, layout, range(len(names)), fewest=len(names)):
+    for line, row in csv_rows(file, layout, range(len(names)), fewest=len(names)):
         if isinstance(row, BadRow):
-            raise row.error(f"{text.name}, line {line}")
+            raise row.error(f"{where}, line {line}")
         rows.append(row)
     check(len(rows) > 0, "has a header and no rows", expected="one item per line")
     return pl.DataFrame(rows, dict.fromkeys(names, pl.String), orient="row")
@@ -116,21 +128,13 @@ def _load_delimited(text: File) -> pl.DataFrame:
 def _ids(column: pl.Series, where: str) -> pl.Series:
     place = f"{where}, column {column.name!r}"
     ids = clean_ids(column, place)
-    bad = ids.is_null()
-    if bad.any():
-        row = int(bad.arg_max() or 0)
+    row = ids.is_null().index_of(True)
+    if row is not None:
         what = f"{column[row]!r} as the" if column[row] not in (None, "") else "no"
         raise DataError(f"{what} id in row {row}", where=place, expected=EXPECTED_ID)
     if ids.dtype == pl.String and are_integers(ids):
         ids = ids.cast(pl.Int64)
     return ids.rename("item_id")
-
-
-def _title(column: pl.Series, where: str) -> pl.Series:
-    if isinstance(column.dtype, pl.List | pl.Struct | pl.Array | pl.Binary | pl.Duration | pl.Object):
-        place = f"{where}, column {column.name!r}"
-        raise DataError(f"titles are {column.dtype}", where=place, expected="text")
-    return _without_blanks(column.cast(pl.String)).rename("title")
 
 
 def _without_blanks(column: pl.Series) -> pl.Series:
@@ -153,9 +157,13 @@ def _attribute(column: pl.Series, place: str) -> pl.Series:
         return whole if whole.null_count() == column.null_count() else column.cast(pl.Float64)
     if dtype.is_float() or dtype.is_decimal():
         return column.cast(pl.Float64)
-    if dtype != pl.String:
-        expected = "text, lists of text, numbers or truth values"
-        raise DataError(f"is {dtype}", where=place, expected=expected)
+    require(
+        dtype == pl.String,
+        f"is {dtype}",
+        where=place,
+        expected="text, lists of text, numbers or truth values",
+        error=DataError,
+    )
     text = _without_blanks(column)
     values = text.drop_nulls()
     if values.str.contains(_SEVERAL, literal=True).any():

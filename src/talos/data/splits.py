@@ -69,12 +69,11 @@ def k_core(data: Interactions, k: int) -> Interactions:
     [1, 2]
     """
     require(k >= 1, f"{k}", where="k_core", expected="1 or more")
-    core = data
-    while len(core):
-        keep = (core.user_degrees >= k)[core.rows] & (core.item_degrees >= k)[core.indices]
+    while len(data):
+        keep = (data.user_degrees >= k)[data.rows] & (data.item_degrees >= k)[data.indices]
         if keep.all():
-            return core.compact()
-        core = core.where(keep)
+            return data.compact()
+        data = data.where(keep)
     raise DataError(
         f"nothing is left after {k}-core",
         where=data.provenance.source,
@@ -127,13 +126,12 @@ class Split:
         """
         notes = []
         for name, part in self.parts.items():
-            if name != "train":
-                cold, items = self.cold(name), int((part.item_degrees > 0).sum())
-                if cold["users"] or cold["items"]:
-                    notes.append(
-                        f"{name}: {cold['users']:,} of {part.active_users:,} users and {cold['items']:,} of "
-                        f"{items:,} items have no training events"
-                    )
+            cold, items = self.cold(name), int((part.item_degrees > 0).sum())
+            if cold["users"] or cold["items"]:
+                notes.append(
+                    f"{name}: {cold['users']:,} of {part.active_users:,} users and {cold['items']:,} of "
+                    f"{items:,} items have no training events"
+                )
         return notes
 
     def warm(self) -> Split:
@@ -226,12 +224,11 @@ def split(
 
 def no_timestamps(read: Provenance, by: str) -> DataError:
     """The error about data without times that are to be split by them; names the columns that were not read."""
-    unused = f"columns not read: {', '.join(map(repr, read.unused[:12]))}" if read.unused else None
     return DataError(
         "no timestamps",
         where=read.source,
         expected=f"a time column to split by {by}",
-        hint=unused,
+        hint=f"columns not read: {', '.join(map(repr, read.unused[:12]))}" if read.unused else None,
         option=Option("timestamp", "NAME", "names it"),
     )
 
@@ -240,8 +237,13 @@ def how_to_split(by: str, test: Any, valid: Any, seed: Any) -> dict[str, Any]:
     """The arguments of `split` as `Split.how` has them; an error names a wrong one."""
     of_type("by", by, SplitBy)
     for name, share in (("test", test), ("valid", valid)):
-        fits = 0 <= of_type(name, share, float) < 1
-        require(fits, f"{share!r}", where=name, expected="a share from 0 to below 1", error=ConfigError)
+        require(
+            0 <= of_type(name, share, float) < 1,
+            f"{share!r}",
+            where=name,
+            expected="a share from 0 to below 1",
+            error=ConfigError,
+        )
     require(
         is_integer(seed) and seed >= 0,
         f"{seed!r}",
@@ -256,8 +258,12 @@ def predefined(train: Interactions, valid: Interactions | None, test: Interactio
     """A split that was made elsewhere; its parts must share vocabularies, and train and test must share users."""
     parts = Split(train=train, valid=valid, test=test, how={"by": "predefined"})
     for name, part in parts.parts.items():
-        shared = part.user_ids == train.user_ids and part.item_ids == train.item_ids
-        require(shared, "other users or items than train", where=name, expected="shared vocabularies")
+        require(
+            part.user_ids == train.user_ids and part.item_ids == train.item_ids,
+            "other users or items than train",
+            where=name,
+            expected="shared vocabularies",
+        )
     _check_overlap(parts)
     return parts
 
@@ -362,17 +368,21 @@ def write_split(
         "how": parts.how,
         "cleaned": {name: value for name, value in (cleaned or {}).items() if value is not None},
         "format": format,
-        "parts": {},
+        "parts": {
+            name: {
+                "users": part.active_users,
+                "items": int((part.item_degrees > 0).sum()),
+                "interactions": len(part),
+            }
+            for name, part in parts.parts.items()
+        },
         "cold": {name: parts.cold(name) for name in ("valid", "test") if name in parts.parts},
     }
     with locked_folder(out, purpose="writing a split", new=True) as staging:
         for name, part in parts.parts.items():
-            frame = part.to_polars()
             if format == "tsv":
-                frame.write_csv(staging / f"{name}.tsv", separator="\t")
+                part.to_polars().write_csv(staging / f"{name}.tsv", separator="\t")
             else:
-                frame.write_parquet(staging / f"{name}.parquet")
-            items = int((part.item_degrees > 0).sum())
-            record["parts"][name] = {"users": part.active_users, "items": items, "interactions": len(part)}
+                part.to_polars().write_parquet(staging / f"{name}.parquet")
         (staging / "split.json").write_text(json.dumps(record, indent=2) + "\n")
     return record

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from talos.data.arrays import Codes, Growing, IdEncoder, take
+from talos.checks import require
+from talos.data.arrays import ROWS_AT_ONCE, Codes, Growing, IdEncoder, take
 from talos.errors import DataError, Option
 
 __all__ = [
@@ -19,7 +20,6 @@ __all__ = [
     "IdColumn",
     "Ids",
     "Vocabulary",
-    "add_ids",
     "are_integers",
     "as_id_series",
     "spelled_as",
@@ -27,8 +27,6 @@ __all__ = [
 
 INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
 """An integer in the one spelling that a number is printed in; 18 digits always fit into 64 bits."""
-
-_ROWS_AT_ONCE = 1 << 20
 
 # So few ids are looked up one by one, which is quicker than a search by polars: that wakes its threads and waits for
 # them, on a busy machine for as long as a time slice of every other process takes.
@@ -69,8 +67,7 @@ class Vocabulary:
         )
 
     def __repr__(self) -> str:
-        kind = "strings" if self.ids.dtype == pl.String else "integers"
-        return f"Vocabulary({len(self)} {kind})"
+        return f"Vocabulary({len(self)} {'strings' if self.ids.dtype == pl.String else 'integers'})"
 
     def encode(self, ids: Ids) -> NDArray[np.int64]:
         """Positions of `ids`, -1 for those that are not there; an integer equals the string it is printed as.
@@ -81,9 +78,7 @@ class Vocabulary:
         [-1, 0, -1]
         """
         wanted = spelled_as(as_id_series(ids, "ids"), self.ids.dtype)
-        if len(self) == 0 or len(wanted) == 0:
-            return np.full(len(wanted), -1, np.int64)
-        if len(wanted) <= _FEW:
+        if len(wanted) <= _FEW or len(self) == 0:
             return np.array([self._position(one) for one in wanted.to_list()], np.int64)
         places = np.minimum(np.asarray(self.ids.search_sorted(wanted), np.int64), len(self) - 1)
         found = self.ids.gather(places).eq_missing(wanted).to_numpy()
@@ -99,28 +94,6 @@ class Vocabulary:
         return self.ids[
             np.asarray(codes, np.int64)
         ]  # `gather` makes a query plan first, for half of its time
-
-
-def add_ids(digest: hashlib.blake2b, kind: pl.DataType, blocks: Iterable[pl.Series]) -> None:
-    """Add ids of one type to a digest; the same for any division into blocks, on any machine, in any version of polars.
-
-    (Polars has hashes of its own, which other versions and processors compute differently.)
-
-    >>> digests = hashlib.blake2b(), hashlib.blake2b()
-    >>> add_ids(digests[0], pl.String(), [pl.Series(["ab", "c"])])
-    >>> add_ids(digests[1], pl.String(), [pl.Series(["a"]), pl.Series(["bc"])])
-    >>> digests[0].digest() == digests[1].digest()
-    False
-    """
-    digest.update(str(kind).encode())
-    lengths = hashlib.blake2b()  # without them "ab", "c" would be "a", "bc"
-    for block in blocks:
-        if kind == pl.String:
-            digest.update("".join(block.to_list()).encode())
-            lengths.update(block.str.len_bytes().cast(pl.Int64).to_numpy().tobytes())
-        else:
-            digest.update(np.ascontiguousarray(block.to_numpy()).data)
-    digest.update(lengths.digest())
 
 
 def spelled_as(ids: pl.Series, dtype: pl.DataType) -> pl.Series:
@@ -147,16 +120,15 @@ def as_id_series(ids: Ids | Iterable[Any], name: str) -> pl.Series:
         raise DataError(f"half a character ({found!r})", where=name, expected="valid Unicode") from None
     except (TypeError, pl.exceptions.PolarsError, OverflowError) as error:
         raise DataError("mixed types", where=name, expected=expected) from error
-    if series.null_count():
-        row = int(series.is_null().arg_max() or 0)
-        raise DataError(f"missing id at row {row}", where=name, expected="an id in every row")
+    check = partial(require, where=name, error=DataError)
+    row = series.is_null().arg_max() if series.null_count() else None
+    check(row is None, f"missing id at row {row}", expected="an id in every row")
     if series.dtype in (pl.String, pl.Categorical, pl.Enum):
         return series.cast(pl.String)
-    if len(series) and not series.dtype.is_integer():
-        raise DataError(f"values of type {series.dtype}", where=name, expected=expected)
+    fits = len(series) == 0 or series.dtype.is_integer()
+    check(fits, f"values of type {series.dtype}", expected=expected)
     numbers = series.cast(pl.Int64, strict=False)
-    if numbers.null_count():
-        raise DataError("an integer beyond 64 bits", where=name, expected="ids within 64 bits")
+    check(not numbers.null_count(), "an integer beyond 64 bits", expected="ids within 64 bits")
     return numbers
 
 
@@ -274,8 +246,8 @@ def _by_table(values: NDArray[Any]) -> tuple[Vocabulary, Codes] | None:
         return None
     values -= low
     present = np.zeros(width, bool)
-    for start in range(0, len(values), _ROWS_AT_ONCE):  # numpy makes 64-bit copies of positions
-        present[values[start : start + _ROWS_AT_ONCE]] = True
+    for start in range(0, len(values), ROWS_AT_ONCE):  # numpy makes 64-bit copies of positions
+        present[values[start : start + ROWS_AT_ONCE]] = True
     position = np.cumsum(present, dtype=np.int32) - np.int32(1)
     codes = take(position, values, out=values if values.dtype == np.int32 else None)
     return Vocabulary(pl.Series(np.flatnonzero(present).astype(np.int64) + low)), codes

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from talos.checks import is_integer, require
-from talos.data.description import gini
-from talos.data.interactions import Interactions
+from talos.data.interactions import Interactions, gini
 from talos.data.vocabulary import as_id_series
 from talos.distributed import SINGLE_PROCESS, Group, current
 from talos.errors import ConfigError, DataError, nearest

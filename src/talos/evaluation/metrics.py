@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 
 from talos.checks import require
-from talos.data.description import gini
 from talos.errors import ConfigError, nearest
 
 __all__ = [
@@ -220,6 +219,8 @@ def exposure_gini(items: Tensor, num_items: int) -> float:
     >>> exposure_gini(torch.tensor([[0, 1], [2, 3]]), num_items=4)
     0.0
     """
+    from talos.data.interactions import gini  # which loads polars
+
     counts = torch.bincount(items[items >= 0].flatten().long(), minlength=num_items)
     return gini(counts.cpu().numpy())
 

@@ -119,13 +119,14 @@ def _id_array(ids: pl.Series, what: str) -> NDArray[Any]:
     if ids.dtype != pl.String:
         return ids.to_numpy()
     width = max(1, int(ids.str.len_chars().to_numpy().max(initial=0)))
-    if 4 * width * len(ids) > _LARGEST_IDS or bool(ids.str.ends_with("\0").any()):
-        raise DataError(
-            f"{what} of up to {width:,} characters cannot be a plain array",
-            where="npz",
-            expected="shorter ids without a NUL at the end",
-            hint="the format parquet takes any",
-        )
+    require(
+        4 * width * len(ids) <= _LARGEST_IDS and not ids.str.ends_with("\0").any(),
+        f"{what} of up to {width:,} characters cannot be a plain array",
+        where="npz",
+        expected="shorter ids without a NUL at the end",
+        hint="the format parquet takes any",
+        error=DataError,
+    )
     return np.array(ids.to_list(), dtype=f"<U{width}")
 
 

@@ -571,9 +571,13 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
         loaded = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise DataError(f"is not JSON ({error})", where=where) from None
-    number = loaded.get("format") if isinstance(loaded, dict) else None
-    if type(number) is not int or number < 1:
-        raise DataError("has no format number", where=where, expected="a run directory of this library")
+    number: Any = loaded.get("format") if isinstance(loaded, dict) else None
+    _check(
+        type(number) is int and number >= 1,
+        "has no format number",
+        where=where,
+        expected="a run directory of this library",
+    )
     _check(
         number == FORMAT,
         f"format {number}",

@@ -8,6 +8,7 @@ import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
+from talos.checks import require
 from talos.errors import ConfigError, Option
 
 __all__ = ["Keys", "Settings", "is_loopback"]
@@ -71,19 +72,19 @@ class Settings:
             (0 <= self.port < 65536, "port", f"{self.port}", "0 to 65535"),
         ]
         for held, where, what, expected in rules:
-            if not held:
-                raise ConfigError(what, where=where, expected=expected)
-        if self.needs_no_key and not self.without_keys and not is_loopback(self.host):
-            raise ConfigError(
-                f"{self.host!r} without keys",
-                where="host",
-                expected="a loopback address such as 127.0.0.1, or keys",
-                option=[
-                    Option("read_key_file", "FILE", "sets keys for reading"),
-                    Option("admin_key_file", "FILE", "those for the rest"),
-                    Option("without_keys", True, "allows it all the same"),
-                ],
-            )
+            require(held, what, where=where, expected=expected, error=ConfigError)
+        require(
+            not self.needs_no_key or self.without_keys or is_loopback(self.host),
+            f"{self.host!r} without keys",
+            where="host",
+            expected="a loopback address such as 127.0.0.1, or keys",
+            option=[
+                Option("read_key_file", "FILE", "sets keys for reading"),
+                Option("admin_key_file", "FILE", "those for the rest"),
+                Option("without_keys", True, "allows it all the same"),
+            ],
+            error=ConfigError,
+        )
 
     @property
     def needs_no_key(self) -> bool:
@@ -141,6 +142,11 @@ def _read_key(path: str, where: str) -> bytes:
         key = Path(path).read_bytes().strip()
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror})", where=where) from None
-    if len(key) < 8:
-        raise ConfigError(f"{path} holds {len(key)} bytes", where=where, expected="a key of 8 bytes or more")
+    require(
+        len(key) >= 8,
+        f"{path} holds {len(key)} bytes",
+        where=where,
+        expected="a key of 8 bytes or more",
+        error=ConfigError,
+    )
     return key

@@ -388,8 +388,13 @@ def _load(out: Path, settings: CompareSettings, model: str, seed: int) -> RunRes
     table, hint = path.with_suffix(".parquet"), f"delete {path} to fit it again"
     values = read_record(path, [table.name], hint=hint)
     try:
-        if values["fingerprint"] != settings.digest(model, seed):
-            raise DataError("was made with other settings or data", where=str(path), hint=hint)
+        require(
+            values["fingerprint"] == settings.digest(model, seed),
+            "was made with other settings or data",
+            where=str(path),
+            hint=hint,
+            error=DataError,
+        )
         frame = scan_file(table).collect()
         return RunResult(
             report=Report(

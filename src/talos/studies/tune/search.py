@@ -36,7 +36,7 @@ from talos.data.databases import without_password
 from talos.data.interactions import Interactions
 from talos.data.options import SourceOptions
 from talos.data.splits import Split
-from talos.errors import ArgumentError, ConfigError, TalosError
+from talos.errors import ConfigError, TalosError
 from talos.files import replace_text
 from talos.model.recommender import Recommender
 from talos.studies.folder import study_folder
@@ -156,10 +156,12 @@ def _parts(data: Any) -> FitParts:
         data = data.split()
     if isinstance(data, Split):
         data = (data.train, data.valid)
-    if not isinstance(data, tuple) or len(data) != 2 or not isinstance(data[0], Interactions):
-        raise ArgumentError(
-            type(data).__name__, where="data", expected="a split, interactions, or (train, valid)"
-        )
+    require(
+        isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], Interactions),
+        type(data).__name__,
+        where="data",
+        expected="a split, interactions, or (train, valid)",
+    )
     return fit_parts(*data)
 
 
@@ -182,12 +184,13 @@ def run_study(
     """
     for name, number in (("trials", trials), ("budget", budget), ("workers", workers)):
         require(number is None or number > 0, f"{number}", where=name, expected="more than 0")
-    if (out / FINAL).exists():
-        raise ConfigError(
-            "is finalised: its test part has been evaluated",
-            where=str(out),
-            expected="a new folder for a new search",
-        )
+    require(
+        not (out / FINAL).exists(),
+        "is finalised: its test part has been evaluated",
+        where=str(out),
+        expected="a new folder for a new search",
+        error=ConfigError,
+    )
     url = parse_storage(storage, out)
     check_reachable(url)
     if trials is None and budget is None:

@@ -73,8 +73,13 @@ class Space:
         fixed: dict[str, Any] = {}
         for key, value in _leaves(values):
             place = f"{where}: {key}" if where else key
-            if key in _FIXED_BY_CONFIG:
-                raise ConfigError("cannot be searched", where=place, expected=_FIXED_BY_CONFIG[key])
+            require(
+                key not in _FIXED_BY_CONFIG,
+                "cannot be searched",
+                where=place,
+                expected=_FIXED_BY_CONFIG.get(key),
+                error=ConfigError,
+            )
             if isinstance(value, list | tuple | Mapping):
                 entries[key] = _distribution(value, place)
             else:

@@ -103,9 +103,14 @@ class TuneSettings:
         one_of("pruner", self.pruner, get_args(Pruner))
         whole = is_integer(self.seed) and self.seed >= 0
         require(whole, f"{self.seed!r}", where="seed", expected="a whole number from 0 on")
-        if self.sampler == "grid" and self.space.size is None:
-            ranged = next(key for key, entry in self.space.entries.items() if not hasattr(entry, "choices"))
-            raise ConfigError("is a range", where=ranged, expected="a list of values, for the sampler `grid`")
+        for key, entry in self.space.entries.items():
+            require(
+                self.sampler != "grid" or hasattr(entry, "choices"),
+                "is a range",
+                where=key,
+                expected="a list of values, for the sampler `grid`",
+                error=ConfigError,
+            )
 
     @property
     def metric(self) -> str:
@@ -175,8 +180,13 @@ def check_reachable(url: str) -> None:
     """Check within about two seconds that a server answers, or that a file is not a folder."""
     shown = without_password(url)
     if url.startswith(_SQLITE):
-        if Path(url.removeprefix(_SQLITE)).is_dir():
-            raise ConfigError(f"{shown} is a folder", where="storage", expected="a file")
+        require(
+            not Path(url.removeprefix(_SQLITE)).is_dir(),
+            f"{shown} is a folder",
+            where="storage",
+            expected="a file",
+            error=ConfigError,
+        )
         return
     try:
         import psycopg
@@ -342,9 +352,14 @@ class Tuned:
         valued = [
             (row.state == "complete", row.value, -row.number, row) for row in rows if row.value is not None
         ]
-        if not valued:
-            why = next((f": {row.error}" for row in rows if row.error), "")
-            raise DataError(f"no trial has a value yet{why}", where="the study", expected="at least one")
+        why = next((f": {row.error}" for row in rows if row.error), "")
+        require(
+            bool(valued),
+            f"no trial has a value yet{why}",
+            where="the study",
+            expected="at least one",
+            error=DataError,
+        )
         _, value, _, best = max(valued)
         return cls(
             settings=settings,
@@ -396,12 +411,13 @@ def open_study(out: Path, storage: str | None = None) -> tuple[Tuned, dict[str, 
     """
     values, facts = read_manifest(out / MANIFEST, NOUN)
     settings = TuneSettings.from_dict(values, where=str(out / MANIFEST))
-    if storage is None and facts.get("storage") is not None:
-        raise ConfigError(
-            f"the trials are in {without_passwords(str(facts['storage']))}, which a study does not open by itself",
-            where="storage",
-            expected="its address",
-        )
+    require(
+        storage is not None or facts.get("storage") is None,
+        f"the trials are in {without_passwords(str(facts.get('storage')))}, which a study does not open by itself",
+        where="storage",
+        expected="its address",
+        error=ConfigError,
+    )
     url = parse_storage(storage, out)
     check_reachable(url)
     with storage_errors(url, ConfigError):
@@ -458,12 +474,13 @@ def finalize(
         return known
     tuned, _ = open_study(out, storage)
     best, data = tuned.best, fit_parts(split.train, split.valid).fingerprints()
-    if data != dict(tuned.settings.data):
-        raise DataError(
-            "train and validation are not those that were tuned on",
-            where=split.train.provenance.source,
-            expected=f"the data and the split of {out}",
-        )
+    require(
+        data == dict(tuned.settings.data),
+        "train and validation are not those that were tuned on",
+        where=split.train.provenance.source,
+        expected=f"the data and the split of {out}",
+        error=DataError,
+    )
     trial, where = tuned.study.get_trials(deepcopy=False)[best.number], f"trial {best.number} of the study"
     config = RunConfig.from_dict(trial.user_attrs["outcome"]["resolved"], where=where)
     registry.check_imported(config, where=where)  # a study may be somebody else's
