@@ -37,8 +37,8 @@ from typing import Any, Final
 from talos import registry
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
-from talos.data.shards import Share
 from talos.distributed import SINGLE_PROCESS, Group
+from talos.distributed.share import Share
 from talos.errors import DataError
 from talos.files import read_sealed, write_sealed
 from talos.studies.event_candidates import event_candidates

@@ -21,8 +21,8 @@ from talos.checks import require
 from talos.config import EventsConfig, RunConfig
 from talos.data.event_weights import event_weights
 from talos.data.interactions import Interactions
-from talos.data.shards import Share
 from talos.distributed import SINGLE_PROCESS, Group
+from talos.distributed.share import Share
 from talos.errors import ConfigError
 from talos.kernels.csr import Batch, TrainIndex
 from talos.training.plan import loss_for

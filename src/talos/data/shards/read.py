@@ -1,10 +1,9 @@
-"""Read a folder of shards: its index, all users as a split, or some consecutive users as one process's share of it."""
+"""Read a folder of shards: its index, all users as a split, or the interactions of some consecutive users."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,8 +12,6 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from talos.checks import require
-from talos.data.arrays import Codes
 from talos.data.interactions import Interactions, Provenance, values_in
 from talos.data.parquet import scan_file
 from talos.data.read.clean import polars_errors
@@ -28,12 +25,9 @@ __all__ = [
     "FORMAT",
     "PARTS",
     "ShardIndex",
-    "Share",
-    "SplitShare",
     "part_file",
     "read_fit_shards",
     "read_shards",
-    "read_share",
 ]
 
 FORMAT = 2
@@ -171,84 +165,25 @@ class ShardIndex(BaseModel, frozen=True):
             found.append(rows.drop("user"))
         return np.cumsum(indptr), pl.concat(found, how="diagonal")
 
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Share:
-    """One part (train, validation or test) as one process has it: its own users' interactions, and totals over all.
-
-    It stands in for `Interactions` in a training loop: sizes, `len`, `active_users`, degrees and the fingerprint are
-    those of all users.
-
-    Attributes:
-        index: of the folder, from which other users' interactions can be read.
-        part: `train`, `valid` or `test`.
-        users: which of all users are this process's.
-        own: their interactions, (own users × all items).
-    """
-
-    index: ShardIndex
-    part: str
-    users: range
-    own: Interactions
-
-    def __len__(self) -> int:
-        return int(self.index.parts[self.part]["interactions"])
-
-    @property
-    def num_users(self) -> int:
-        """Users of all processes."""
-        return self.index.num_users
-
-    @property
-    def num_items(self) -> int:
-        """Items in the vocabulary."""
-        return self.index.num_items
-
-    @property
-    def active_users(self) -> int:
-        """How many of all users have interactions."""
-        return int(self.index.parts[self.part]["users"])
-
-    @cached_property
-    def item_degrees(self) -> NDArray[np.int64]:
-        """Interactions of all users per item, (num_items,)."""
-        return self.index.table("item")[f"{self.part}_interactions"].to_numpy()
-
-    @property
-    def user_degrees(self) -> NDArray[np.int64]:
-        """Interactions of every user, (num_users,); read from the folder each time."""
-        return self.index.table("user")[f"{self.part}_interactions"].to_numpy()
-
-    def user_range(self, users: range) -> Interactions:
-        """`own`; `users` must be the users of this share."""
-        require(
-            users == self.users,
-            f"users {users.start:,} to {users.stop:,}",
-            where="users",
-            expected=f"the users of this share, {self.users.start:,} to {self.users.stop:,}",
-        )
-        return self.own
-
-    def of_items(self, items: range) -> tuple[NDArray[np.int64], Codes]:
-        """All users × consecutive items as CSR: (num_users + 1,) row ends, and items counted from the first of them.
-
-        Every shard is read from the folder, and only what is asked for is kept in memory.
-        """
-        indptr, rows = self.index.matrix(self.part, range(self.num_users), items)
-        return indptr, rows["item"].to_numpy() - np.int32(items.start)
-
-    def fingerprint(self) -> str:
-        """The fingerprint of the interactions of all users."""
-        return str(self.index.parts[self.part]["fingerprint"])
-
-
-@dataclass(frozen=True, kw_only=True)
-class SplitShare:
-    """This process's part of a `Split`: a share of train, of validation (None if there is none) and of test."""
-
-    train: Share
-    valid: Share | None = None
-    test: Share
+    def interactions(
+        self, names: Iterable[str], users: range, columns: Sequence[str] = ()
+    ) -> dict[str, Interactions]:
+        """Some parts of the interactions of consecutive users, over shared vocabularies."""
+        items = self.table("item")
+        user_ids, item_ids = Vocabulary(self.table("user", users)["user_id"]), Vocabulary(items["item_id"])
+        parts = {}
+        for name in names:
+            indptr, rows = self.matrix(name, users, range(self.num_items), columns)
+            parts[name] = Interactions(
+                indptr=indptr,
+                indices=rows["item"].to_numpy(),
+                user_ids=user_ids,
+                item_ids=item_ids,
+                item_titles=items["title"] if "title" in items.columns else None,
+                provenance=self.provenance,
+                **values_in(rows),
+            )
+        return parts
 
 
 def read_shards(folder: str | Path) -> Split:
@@ -266,7 +201,7 @@ def read_shards(folder: str | Path) -> Split:
     Split(train 11, valid 1, test 3; 2 users × 10 items)
     """
     index = ShardIndex.read(folder)
-    parts = _read(index, index.parts, range(index.num_users), index.columns)
+    parts = index.interactions(index.parts, range(index.num_users), index.columns)
     return Split(train=parts["train"], valid=parts.get("valid"), test=parts["test"], how=dict(index.how))
 
 
@@ -274,51 +209,5 @@ def read_fit_shards(folder: str | Path) -> tuple[Interactions, Interactions | No
     """Read train and, if there is one, validation, without opening the files of the test part."""
     index = ShardIndex.read(folder)
     names = [name for name in index.parts if name != "test"]
-    parts = _read(index, names, range(index.num_users), index.columns)
+    parts = index.interactions(names, range(index.num_users), index.columns)
     return parts["train"], parts.get("valid")
-
-
-def read_share(folder: str | Path, users_of: Callable[[int], range]) -> SplitShare:
-    """Read the interactions of consecutive users, without timestamps and ratings.
-
-    Args:
-        folder: the folder of shards.
-        users_of: called with the number of all users, returns the positions of those to read.
-
-    >>> import tempfile
-    >>> from talos.data.shards import write_shards
-    >>> data = Interactions.from_ids([1] * 10 + [2] * 5, [*range(10), *range(5)])
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = write_shards(data, Path(folder, "out"), shards=1)
-    ...     share = read_share(Path(folder, "out"), lambda num_users: range(1, num_users))
-    >>> share.train.own, len(share.train)
-    (Interactions(1 users × 10 items, 4 pairs), 11)
-    """
-    index = ShardIndex.read(folder)
-    users, expected = users_of(index.num_users), f"within {index.num_users:,} users"
-    require(0 <= users.start <= users.stop <= index.num_users, f"{users}", where="users", expected=expected)
-    parts = _read(index, index.parts, users)
-    return SplitShare(
-        **{name: Share(index=index, part=name, users=users, own=own) for name, own in parts.items()}
-    )
-
-
-def _read(
-    index: ShardIndex, names: Iterable[str], users: range, columns: Sequence[str] = ()
-) -> dict[str, Interactions]:
-    """Some parts of the interactions of consecutive users, over shared vocabularies."""
-    items = index.table("item")
-    user_ids, item_ids = Vocabulary(index.table("user", users)["user_id"]), Vocabulary(items["item_id"])
-    parts = {}
-    for name in names:
-        indptr, rows = index.matrix(name, users, range(index.num_items), columns)
-        parts[name] = Interactions(
-            indptr=indptr,
-            indices=rows["item"].to_numpy(),
-            user_ids=user_ids,
-            item_ids=item_ids,
-            item_titles=items["title"] if "title" in items.columns else None,
-            provenance=index.provenance,
-            **values_in(rows),
-        )
-    return parts
