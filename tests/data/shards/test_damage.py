@@ -44,7 +44,7 @@ def test_a_file_that_is_missing_or_changed_is_named(folder: Path) -> None:
         path.unlink()
         refused(
             folder,
-            rf"{name}: cannot be read \(No such file or directory\); expected a whole folder of shards",
+            rf"{name}: cannot be read \(No such file or directory\); expected the file as it was written",
         )
         path.write_bytes(content)
     shutil.rmtree(folder / "shard-0002")

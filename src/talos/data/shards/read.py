@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,6 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from talos.checks import require
 from talos.data.interactions import Interactions, Provenance, values_in
 from talos.data.parquet import scan_file
 from talos.data.read.clean import polars_errors
@@ -103,19 +105,14 @@ class ShardIndex(BaseModel, frozen=True):
 
     def collect(self, name: str, query: Callable[[pl.LazyFrame], pl.LazyFrame]) -> pl.DataFrame:
         """What a query gives for a file, once its checksum and its number of rows are found to be right."""
-        path = self.folder / name
-        try:
-            found = checksum_of(path)
-        except OSError as error:
-            what = f"cannot be read ({error.strerror})"
-            raise DataError(what, where=str(path), expected="a whole folder of shards") from None
-        if found != self.files[name].checksum:
-            raise DataError("differs from its checksum in shards.json", where=str(path), expected=_AS_WRITTEN)
+        path, written = self.folder / name, self.files[name]
+        check = partial(require, where=str(path), error=DataError)
         with polars_errors(str(path), _AS_WRITTEN):
+            unchanged = checksum_of(path) == written.checksum
+            check(unchanged, "differs from its checksum in shards.json", expected=_AS_WRITTEN)
             scan = scan_file(path)
             rows = scan.select(pl.len()).collect().item()
-            if rows != self.files[name].rows:
-                raise DataError(f"{rows:,} rows", where=str(path), expected=f"{self.files[name].rows:,}")
+            check(rows == written.rows, f"{rows:,} rows", expected=f"{written.rows:,}")
             return query(scan).collect()
 
     def table(self, kind: str, rows: range | None = None) -> pl.DataFrame:
@@ -124,9 +121,13 @@ class ShardIndex(BaseModel, frozen=True):
         rows = range(self.files[name].rows) if rows is None else rows
         table = self.collect(name, lambda scan: scan.slice(rows.start, len(rows)))
         ids = table[f"{kind}_id"]
-        if ids.dtype not in (pl.String, pl.Int64) or ids.null_count() or not (ids[1:] > ids[:-1]).all():
-            what = "ids that are not distinct and ascending"
-            raise DataError(what, where=str(self.folder / name), expected=_AS_WRITTEN)
+        require(
+            ids.dtype in (pl.String, pl.Int64) and not ids.null_count() and (ids[1:] > ids[:-1]).all(),
+            "ids that are not distinct and ascending",
+            where=str(self.folder / name),
+            expected=_AS_WRITTEN,
+            error=DataError,
+        )
         return table
 
     def matrix(
@@ -152,15 +153,16 @@ class ShardIndex(BaseModel, frozen=True):
             name = part_file(shard, part)
             rows = self.collect(name, lambda scan: scan.filter(wanted).select("user", "item", *columns))  # noqa: B023
             user, item = rows["user"].to_numpy(), rows["item"].to_numpy()
-            if (
-                not user.dtype == item.dtype == np.int32
-                or item.min(initial=0) < 0
-                or item.max(initial=0) >= self.num_items
-                or not (np.diff(user.astype(np.int64) * self.num_items + item) > 0).all()
-                or (len(rows) and not low <= user[0] <= user[-1] < high)
-            ):
-                what = "rows of another type, order or range than shards.json says"
-                raise DataError(what, where=str(self.folder / name), expected=_AS_WRITTEN)
+            require(
+                user.dtype == item.dtype == np.int32
+                and 0 <= item.min(initial=0) <= item.max(initial=0) < self.num_items
+                and bool((np.diff(user.astype(np.int64) * self.num_items + item) > 0).all())
+                and (rows.is_empty() or low <= user[0] <= user[-1] < high),
+                "rows of another type, order or range than shards.json says",
+                where=str(self.folder / name),
+                expected=_AS_WRITTEN,
+                error=DataError,
+            )
             indptr[1:] += np.bincount(user - np.int32(users.start), minlength=len(users))
             found.append(rows.drop("user"))
         return np.cumsum(indptr), pl.concat(found, how="diagonal")
@@ -208,6 +210,5 @@ def read_shards(folder: str | Path) -> Split:
 def read_fit_shards(folder: str | Path) -> tuple[Interactions, Interactions | None]:
     """Read train and, if there is one, validation, without opening the files of the test part."""
     index = ShardIndex.read(folder)
-    names = [name for name in index.parts if name != "test"]
-    parts = index.interactions(names, range(index.num_users), index.columns)
+    parts = index.interactions(index.parts.keys() - {"test"}, range(index.num_users), index.columns)
     return parts["train"], parts.get("valid")

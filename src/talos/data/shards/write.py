@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise, starmap
@@ -111,72 +110,68 @@ def write_shards(
     how = {"by": "predefined"} if split_already else how_to_split(by, test, valid, seed)
     positive_integer("shards", shards)
     positive_integer("rows_at_once", rows_at_once)
-    with (
-        _disk_errors(out),
-        locked_folder(out, purpose="writing shards", new=True) as staging,
-        tempfile.TemporaryDirectory(dir=staging) as scratch,
-    ):
-        folder = Path(scratch)
-        if isinstance(found.data, Interactions):
-            rows = _Rows.of(found.data, folder)
-        else:
-            into = partial(_Rows.read, folder=folder)
-            rows = read_through(found, SourceOptions.of(options, **changes), into, rows=rows_at_once)
-        if rows.provenance.guesses:
-            notify(f"{rows.provenance.source}: {rows.provenance.guesses}")
-        notify(f"{rows.provenance.rows:,} rows read")
-        pairs = rows.distinct(rows_at_once, min_rating)
-        number = int(scan_file(pairs.files).select(pl.len()).collect().item())
-        users, origin = len(pairs.user_ids), pairs.provenance
-        if not split_already and by != "user" and "timestamp" not in pairs.columns:
-            raise no_timestamps(origin, by)
-        require(
-            shards <= users,
-            f"{shards}",
-            where="shards",
-            expected=f"at most {users:,}, the number of users",
-            error=ConfigError,
-        )
-        notify(f"{number:,} interactions of {users:,} users are sorted")
-        if not split_already:
-            _add_parts(pairs, number, by=by, test=test, valid=valid, seed=seed)
-        user_degrees, item_degrees = pairs.degrees("user"), pairs.degrees("item")
-        in_train, in_test = user_degrees[0] > 0, user_degrees[-1] > 0
-        require(
-            bool((in_train & in_test).any()) or not in_test.any(),
-            "the test part has no user in common with train",
-            where=origin.source,
-            expected="at least one user of train",
-            error=DataError,
-        )
-        record: dict[str, Any] = {
-            "format": FORMAT,
-            "source": {
-                "path": name or origin.source,
-                "format": origin.format,
-                "rows": origin.rows,
-                "bad_rows": origin.bad_rows,
-                "duplicates": origin.duplicates,
-                "notes": list(origin.notes),
-            },
-            "how": how,
-            "cleaned": {} if min_rating is None else {"min_rating": min_rating},
-            "users": users,
-            "items": len(pairs.item_ids),
-            "columns": [name for name in ("timestamp", "rating") if name in pairs.columns],
-            **_write_files(pairs, user_degrees, item_degrees, shards, staging),
-        }
-        write_sealed(staging / SHARDS, record)
-    return record
-
-
-@contextmanager
-def _disk_errors(out: Path) -> Iterator[None]:
-    """Turn errors of the disk into a `TalosError`; errors in the source are `DataError`s already."""
     try:
-        yield
-    except (OSError, pl.exceptions.PolarsError) as error:
+        with (
+            locked_folder(out, purpose="writing shards", new=True) as staging,
+            tempfile.TemporaryDirectory(dir=staging) as scratch,
+        ):
+            folder = Path(scratch)
+            if isinstance(found.data, Interactions):
+                rows = _Rows.of(found.data, folder)
+            else:
+                into = partial(_Rows.read, folder=folder)
+                rows = read_through(found, SourceOptions.of(options, **changes), into, rows=rows_at_once)
+            if rows.provenance.guesses:
+                notify(f"{rows.provenance.source}: {rows.provenance.guesses}")
+            notify(f"{rows.provenance.rows:,} rows read")
+            pairs = rows.distinct(rows_at_once, min_rating)
+            number = int(scan_file(pairs.files).select(pl.len()).collect().item())
+            users, origin = len(pairs.user_ids), pairs.provenance
+            if not split_already and by != "user" and "timestamp" not in pairs.columns:
+                raise no_timestamps(origin, by)
+            require(
+                shards <= users,
+                f"{shards}",
+                where="shards",
+                expected=f"at most {users:,}, the number of users",
+                error=ConfigError,
+            )
+            notify(f"{number:,} interactions of {users:,} users are sorted")
+            if not split_already:
+                _add_parts(pairs, number, by=by, test=test, valid=valid, seed=seed)
+            user_degrees, item_degrees = pairs.degrees("user"), pairs.degrees("item")
+            in_train, in_test = user_degrees[0] > 0, user_degrees[-1] > 0
+            require(
+                bool((in_train & in_test).any()) or not in_test.any(),
+                "the test part has no user in common with train",
+                where=origin.source,
+                expected="at least one user of train",
+                error=DataError,
+            )
+            record: dict[str, Any] = {
+                "format": FORMAT,
+                "source": {
+                    "path": name or origin.source,
+                    "format": origin.format,
+                    "rows": origin.rows,
+                    "bad_rows": origin.bad_rows,
+                    "duplicates": origin.duplicates,
+                    "notes": list(origin.notes),
+                },
+                "how": how,
+                "cleaned": {} if min_rating is None else {"min_rating": min_rating},
+                "users": users,
+                "items": len(pairs.item_ids),
+                "columns": [name for name in ("timestamp", "rating") if name in pairs.columns],
+                **_write_files(pairs, user_degrees, item_degrees, shards, staging),
+            }
+            write_sealed(staging / SHARDS, record)
+    except (
+        OSError,
+        pl.exceptions.PolarsError,
+    ) as error:  # of the disk: errors in the source are `DataError`s
         raise TalosError(f"{out} could not be written ({first_line(error)[:160]})") from error
+    return record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,8 +309,8 @@ class _Rows:
                 _rewrite(pairs, files[-1])
             with_user[pairs["user"]] = True
             with_item[pairs["item"]] = True
-        if not files:
-            raise DataError(f"no rating of {min_rating:g} or higher", where=source, expected="at least one")
+        what = "no interactions" if min_rating is None else f"no rating of {min_rating:g} or higher"
+        require(bool(files), what, where=source, expected="at least one", error=DataError)
         if not (with_user.all() and with_item.all()):
             for file in files:
                 _recode(
@@ -452,15 +447,15 @@ def _write_files(
     ends = np.searchsorted(before * shards, np.arange(1, shards + 1) * degrees.sum()).tolist()
     users_of = [[start, end] for start, end in pairwise([0, *ends])]
     record: dict[str, Any] = {"parts": {}, "cold": {}, "shards": users_of, "files": {}}
-    users = pl.DataFrame({"user_id": pairs.user_ids.ids})
-    items = pl.DataFrame({"item_id": pairs.item_ids.ids})
-    if pairs.titles is not None:
-        items = items.with_columns(title=pairs.titles)
-    for name, table, degrees in (("users", users, user_degrees), ("items", items, item_degrees)):
+    titles = {} if pairs.titles is None else {"title": pairs.titles}
+    for name, columns, degrees in (
+        ("users.parquet", {"user_id": pairs.user_ids.ids}, user_degrees),
+        ("items.parquet", {"item_id": pairs.item_ids.ids} | titles, item_degrees),
+    ):
         counts = {f"{part}_interactions": degrees[code] for part, code in codes.items()}
-        table.with_columns(**counts).write_parquet(out / f"{name}.parquet", row_group_size=_ROW_GROUP)
-        checksum = checksum_of(out / f"{name}.parquet")
-        record["files"][f"{name}.parquet"] = {"rows": len(table), "checksum": checksum}
+        table = pl.DataFrame(columns | counts)
+        table.write_parquet(out / name, row_group_size=_ROW_GROUP)
+        record["files"][name] = {"rows": len(table), "checksum": checksum_of(out / name)}
     for part, code in codes.items():
         for number, (start, end) in enumerate(users_of):
             file = out / part_file(number, part)
