@@ -75,12 +75,10 @@ class DatasetInfo:
         >>> info("gowalla").differences(Interactions.from_ids([1], [2]))[0]
         'gowalla: 1 users after the clean-up, 29,858 expected'
         """
-        if self.expected is None:
-            return ()
         active = cleaned.active_users, int((cleaned.item_degrees > 0).sum()), len(cleaned)
         return tuple(
             f"{self.name}: {found:,} {what} after the clean-up, {wanted:,} expected"
-            for what, found, wanted in zip(Counts._fields, active, self.expected, strict=True)
+            for what, found, wanted in zip(Counts._fields, active, self.expected or active, strict=True)
             if found != wanted
         )
 

@@ -128,15 +128,17 @@ def fetch(
                 # another process may have finished in between
                 record = _read_record(one, folder) or _download(one, folder, tell)
         except OSError as error:
-            what = f"cannot write to {folder} ({error.strerror or error})"
-            raise DownloadError(f"{one.name}: {what}") from error
+            raise DownloadError(
+                f"{one.name}: cannot write to {folder} ({error.strerror or error})"
+            ) from error
     source = next(source for source in one.downloads if source.url == record["url"])
     files = {folder / name: checksum for name, checksum in record["files"].items()}
     for path, expected in files.items():
         actual = checksum_of(path) if path.is_file() else "no such file"
         if actual != expected:
-            what = f"{path} was changed ({actual}, expected {expected})"
-            raise ChecksumError(f"{what}: delete {folder} to download it again")
+            raise ChecksumError(
+                f"{path} was changed ({actual}, expected {expected}): delete {folder} to download it again"
+            )
     return Fetched(info=one, files=tuple(files), download=source, notes=tuple(record.get("notes", ())))
 
 
@@ -219,8 +221,7 @@ def _fill(folder: Path, source: Download, notes: list[str]) -> dict[str, Any]:
     else:
         found = checksum_of(target, source.checksum.partition(":")[0])
         if found != source.checksum:
-            what = f"wrong checksum, expected {source.checksum} but got {found}"
-            raise ChecksumError(f"{source.url}: {what}")
+            raise ChecksumError(f"{source.url}: wrong checksum, expected {source.checksum} but got {found}")
     files = [target]
     if source.files:
         files = _unpack(target, source.files)

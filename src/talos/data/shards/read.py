@@ -83,8 +83,9 @@ class ShardIndex(BaseModel, frozen=True):
         try:
             index = cls.model_validate({**record, "folder": folder})
         except ValidationError as error:
-            what = f"is damaged: {error.errors()[0]['msg']}"
-            raise DataError(what, where=str(path), expected=_AS_WRITTEN) from None
+            raise DataError(
+                f"is damaged: {error.errors()[0]['msg']}", where=str(path), expected=_AS_WRITTEN
+            ) from None
         provenance = replace(index.provenance, source=str(folder), format="shards")
         return index.model_copy(update={"provenance": provenance})
 
@@ -142,8 +143,9 @@ class ShardIndex(BaseModel, frozen=True):
         """
         indptr = np.zeros(len(users) + 1, np.int64)
         found = [pl.DataFrame(schema={"item": pl.Int32})]
-        all_items = items == range(self.num_items)
-        in_items = pl.lit(True) if all_items else pl.col("item").is_between(items.start, items.stop - 1)
+        in_items = pl.lit(items == range(self.num_items)) | pl.col("item").is_between(
+            items.start, items.stop - 1
+        )
         for shard, (first, end) in enumerate(self.shards):
             low, high = max(first, users.start), min(end, users.stop)
             if low >= high:

@@ -353,9 +353,9 @@ class Smallest:
             numbers = np.memmap(file, block.dtype, "r+")
             numbers.partition(max(count - 1, 0))
             self.bound = numbers[max(count - 1, 0)]
-            starts = range(0, count, DEFAULT_ROWS)
             below = sum(
-                np.count_nonzero(numbers[start : start + DEFAULT_ROWS] < self.bound) for start in starts
+                np.count_nonzero(numbers[start : start + DEFAULT_ROWS] < self.bound)
+                for start in range(0, count, DEFAULT_ROWS)
             )
         self.equals = count - below
 
