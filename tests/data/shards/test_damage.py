@@ -15,8 +15,7 @@ import polars as pl
 import pytest
 
 from talos import read
-from talos.data.shards import read_fit_shards, read_shards, write_shards
-from talos.data.shards.write import Smallest
+from talos.data.shards import Smallest, read_fit_shards, read_shards, write_shards
 from talos.distributed.share import read_share
 from talos.errors import DataError
 from talos.files import checksum_of, write_sealed
