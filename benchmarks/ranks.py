@@ -53,7 +53,7 @@ import torch
 torch.set_num_threads(1)
 from talos import distributed
 from talos.config import RunConfig
-from talos.data.shards import read_share
+from talos.distributed.share import read_share
 from talos.training import Trainer
 def highest():
     return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text()).group(1)) / 1024

@@ -55,7 +55,8 @@ def step(name: str, folder: Path, ranks: int) -> None:
     """Run one of the measured steps."""
     from talos import read
     from talos.data import splits
-    from talos.data.shards import read_shards, read_share, write_shards
+    from talos.data.shards import read_shards, write_shards
+    from talos.distributed.share import read_share
 
     if name.startswith("train on"):
         train(folder, name.removeprefix("train on "))

@@ -42,7 +42,7 @@ from talos.data.interactions import Interactions
 from talos.errors import ArgumentError, ConfigError, TalosError, first_line, nearest
 
 if TYPE_CHECKING:
-    from talos.data.shards import Share
+    from talos.distributed.share import Share
 
 __all__ = [
     "Kind",

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from talos.checks import one_of
+from talos.checks import one_of, require
 from talos.config import RunConfig
 from talos.data import splits
 from talos.data.interactions import Interactions
@@ -162,9 +162,13 @@ def _run_method(
         dataset, method.get("loss_of", method["name"])
     )  # its choice has the settings of the loss
     chosen = store.measurement(other) or {}
-    if "loss_of" in method and "best" not in chosen:
-        expected = f"--methods {method['loss_of']} first: its settings are taken"
-        raise DataError(f"{method['loss_of']} has no result yet", where=method["name"], expected=expected)
+    require(
+        "loss_of" not in method or "best" in chosen,
+        f"{method.get('loss_of')} has no result yet",
+        where=method["name"],
+        expected=f"--methods {method.get('loss_of')} first: its settings are taken",
+        error=DataError,
+    )
     loss = chosen["trials"][chosen["best"]]["config"]["loss"] if "loss_of" in method else {}
     given = {f"loss.{option}": value for option, value in loss.items()}
     candidates = [{**one, **given} for one in candidates_of(method)]
@@ -176,9 +180,13 @@ def _run_method(
     }
     result = store.measurement(name) or {"protocol": protocol, "trials": [], "runs": []}
     trials, runs = result["trials"], result["runs"]
-    if result["protocol"] != protocol:
-        what = f"{name} was made with other candidates or data"
-        raise DataError(what, where=str(store.root), hint="delete its line to make it again")
+    require(
+        result["protocol"] == protocol,
+        f"{name} was made with other candidates or data",
+        where=str(store.root),
+        hint="delete its line to make it again",
+        error=DataError,
+    )
     for place in range(len(trials), len(candidates)):
         base = RunConfig().with_values({"k": K, "training.metric": METRIC, **candidates[place]})
         folder = None if work is None or base.baseline is not None else work / f"trial-{place}"

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from talos.checks import require
 from talos.errors import ArgumentError, ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -212,9 +213,12 @@ def hyperparameters(
     True
     """
     scenarios = {"iid": "iid", "ood": "ood", "temporal": "ood"}
-    if scenario not in scenarios:
-        what = f"no scenario is called {scenario!r}"
-        raise ArgumentError(what, where="scenario", hint=nearest(scenario, scenarios))
+    require(
+        scenario in scenarios,
+        f"no scenario is called {scenario!r}",
+        where="scenario",
+        hint=nearest(scenario, scenarios),
+    )
     wanted = (scenarios[scenario], dataset, backbone, loss)
     found = {
         e.metric: e.value for e in _HYPERPARAMETERS if (e.setting, e.dataset, e.backbone, e.method) == wanted
@@ -233,10 +237,14 @@ _CONFIG_KEYS = {
 def search_space(base: RunConfig) -> dict[str, Any]:
     """The values that the paper searched for the loss of a config, by key of the config: `talos tune --space paper`."""
     loss = base.loss.name
-    if loss not in GRID:
-        what, names = f"the paper has no grid for the loss {loss!r}", ", ".join(sorted(GRID))
-        hint = "--space default has one"
-        raise ConfigError(what, where="--space paper", expected=f"one of {names}", hint=hint)
+    require(
+        loss in GRID,
+        f"the paper has no grid for the loss {loss!r}",
+        where="--space paper",
+        expected=f"one of {', '.join(sorted(GRID))}",
+        hint="--space default has one",
+        error=ConfigError,
+    )
     space: dict[str, Any] = {
         _CONFIG_KEYS.get(name, f"loss.{name}"): list(values)
         for name, values in GRID[loss].items()

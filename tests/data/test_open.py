@@ -19,8 +19,8 @@ from talos.data.open import (
     read,
     write_shards_from,
 )
-from talos.data.shards import read_share
 from talos.data.splits import Split
+from talos.distributed.share import read_share
 from talos.errors import ArgumentError, ConfigError, DataError
 from talos.files import read_sealed
 

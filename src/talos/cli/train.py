@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import polars as pl
 
     from talos.config import RunConfig
-    from talos.data.shards import SplitShare
     from talos.data.splits import Split
+    from talos.distributed.share import SplitShare
     from talos.model.fitting import Run
 
 __all__ = ["train"]
@@ -163,7 +163,7 @@ def _read_items(
     if items is None and columns is None:
         return None
     from talos.data.items import read_items
-    from talos.data.shards import SplitShare
+    from talos.distributed.share import SplitShare
     from talos.model.attributes import align_items
 
     chosen = None if columns is None else [name for name in columns.split(",") if name]

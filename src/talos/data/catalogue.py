@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from talos.checks import require
 from talos.data.interactions import Interactions
-from talos.errors import ArgumentError, nearest
+from talos.errors import nearest
 
 __all__ = ["CATALOGUE", "Counts", "DatasetInfo", "Download", "available", "info"]
 
@@ -74,12 +75,10 @@ class DatasetInfo:
         >>> info("gowalla").differences(Interactions.from_ids([1], [2]))[0]
         'gowalla: 1 users after the clean-up, 29,858 expected'
         """
-        if self.expected is None:
-            return ()
         active = cleaned.active_users, int((cleaned.item_degrees > 0).sum()), len(cleaned)
         return tuple(
             f"{self.name}: {found:,} {what} after the clean-up, {wanted:,} expected"
-            for what, found, wanted in zip(Counts._fields, active, self.expected, strict=True)
+            for what, found, wanted in zip(Counts._fields, active, self.expected or active, strict=True)
             if found != wanted
         )
 
@@ -102,35 +101,6 @@ _GOWALLA_LICENCE = (
 _SNAP = "https://snap.stanford.edu/data"
 
 
-def _movielens(
-    size: str,
-    years: str,
-    checksum: str,
-    files: tuple[str, str],
-    counts: Counts,
-    *others: Download,
-    expected: Counts | None = None,
-) -> DatasetInfo:
-    key = size.lower()
-    published = Download(
-        url=f"https://files.grouplens.org/datasets/movielens/ml-{key}.zip",
-        checksum=checksum,
-        files=tuple(f"ml-{key}/{file}" for file in files),
-        layout=f"movielens-{key}",
-        counts=counts,
-    )
-    return DatasetInfo(
-        name=f"movielens-{key}",
-        title=f"MovieLens {size}, film ratings of {years}",
-        homepage=f"https://grouplens.org/datasets/movielens/{key}/",
-        licence=_MOVIELENS_LICENCE,
-        downloads=(published, *others),
-        min_rating=3.0,
-        k_core=10,
-        expected=expected,
-    )
-
-
 def _amazon(name: str, title: str, raw: Counts, expected: Counts) -> DatasetInfo:
     folder, category = f"{_SNAP}/amazon/productGraph/categoryFiles", title.replace(" ", "_")
     return DatasetInfo(
@@ -150,30 +120,51 @@ def _amazon(name: str, title: str, raw: Counts, expected: Counts) -> DatasetInfo
     )
 
 
-_ML_100K = Counts(943, 1682, 100_000)
-
 CATALOGUE: tuple[DatasetInfo, ...] = (
-    _movielens(
-        "100K",
-        "1997-98",
-        "sha256:50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
-        ("u.data", "u.item"),
-        _ML_100K,
-        Download(
-            url="pip:recbole==1.2.1",
-            checksum="sha256:9c9948202011f37eb0a7c6768129313f00d6403ad221ec940d5e2d5d5f33a407",
-            files=tuple(f"recbole/dataset_example/ml-100k/ml-100k.{kind}" for kind in ("inter", "item")),
-            layout="movielens-recbole",
-            counts=_ML_100K,
+    DatasetInfo(
+        name="movielens-100k",
+        title="MovieLens 100K, film ratings of 1997-98",
+        homepage="https://grouplens.org/datasets/movielens/100k/",
+        licence=_MOVIELENS_LICENCE,
+        downloads=(
+            Download(
+                url="https://files.grouplens.org/datasets/movielens/ml-100k.zip",
+                checksum="sha256:50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
+                files=("ml-100k/u.data", "ml-100k/u.item"),
+                layout="movielens-100k",
+                counts=Counts(943, 1682, 100_000),
+            ),
+            Download(
+                url="pip:recbole==1.2.1",
+                checksum="sha256:9c9948202011f37eb0a7c6768129313f00d6403ad221ec940d5e2d5d5f33a407",
+                files=(
+                    "recbole/dataset_example/ml-100k/ml-100k.inter",
+                    "recbole/dataset_example/ml-100k/ml-100k.item",
+                ),
+                layout="movielens-recbole",
+                counts=Counts(943, 1682, 100_000),
+            ),
         ),
+        min_rating=3.0,
+        k_core=10,
         expected=Counts(939, 1016, 80_393),
     ),
-    _movielens(
-        "1M",
-        "2000-03",
-        "sha256:a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
-        ("ratings.dat", "movies.dat"),
-        Counts(6040, 3706, 1_000_209),
+    DatasetInfo(
+        name="movielens-1m",
+        title="MovieLens 1M, film ratings of 2000-03",
+        homepage="https://grouplens.org/datasets/movielens/1m/",
+        licence=_MOVIELENS_LICENCE,
+        downloads=(
+            Download(
+                url="https://files.grouplens.org/datasets/movielens/ml-1m.zip",
+                checksum="sha256:a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
+                files=("ml-1m/ratings.dat", "ml-1m/movies.dat"),
+                layout="movielens-1m",
+                counts=Counts(6040, 3706, 1_000_209),
+            ),
+        ),
+        min_rating=3.0,
+        k_core=10,
     ),
     DatasetInfo(
         name="gowalla",
@@ -222,11 +213,11 @@ def info(name: str) -> DatasetInfo:
     """
     wanted = name.casefold().replace("_", "-")
     by_name = {one.name: one for one in CATALOGUE}
-    if wanted in by_name:
-        return by_name[wanted]
-    raise ArgumentError(
+    require(
+        wanted in by_name,
         f"no dataset {name!r}",
         where="name",
         expected=f"one of {', '.join(by_name)}",
         hint=nearest(wanted, by_name),
     )
+    return by_name[wanted]

@@ -33,7 +33,7 @@ from talos.evaluation.metrics import (
 from talos.evaluation.ranking import DEFAULT_BUDGET, FixedScores, Scorer, mask_seen, top_k
 
 if TYPE_CHECKING:
-    from talos.data.shards import Share
+    from talos.distributed.share import Share
 
 __all__ = ["DEFAULT_KS", "DEFAULT_METRICS", "Report", "evaluate", "evaluate_lists", "popularity_report"]
 

@@ -18,7 +18,6 @@ from torch import Tensor
 from talos.baselines import ItemWeights
 from talos.checks import require
 from talos.data.interactions import Interactions, ItemRows
-from talos.errors import ArgumentError
 from talos.kernels import topk
 
 __all__ = [
@@ -195,12 +194,12 @@ def iter_top_k(
         where="k",
         expected=f"1 to {scorer.num_items}, the number of items",
     )
-    if seen is not None and seen.num_items != scorer.num_items:
-        raise ArgumentError(
-            f"{seen.num_items} items",
-            where="seen",
-            expected=f"{scorer.num_items}, the number of items of the scorer",
-        )
+    require(
+        seen is None or seen.num_items == scorer.num_items,
+        f"{None if seen is None else seen.num_items} items",
+        where="seen",
+        expected=f"{scorer.num_items}, the number of items of the scorer",
+    )
     if users is None:
         users = np.arange(getattr(scorer, "num_users", 0))
     wanted, num_items = np.asarray(users, np.int64), scorer.num_items

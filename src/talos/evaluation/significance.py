@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from talos.checks import one_of, require
-from talos.errors import ArgumentError, nearest
+from talos.errors import nearest
 from talos.evaluation.evaluate import Report
 
 __all__ = [
@@ -131,10 +131,12 @@ def compare_reports(
 ) -> Comparison:
     """Compare two reports on the same users, user by user."""
     for name, report in zip(names, (a, b), strict=True):
-        if metric not in report.per_user:
-            raise ArgumentError(
-                f"{name} has no {metric!r} per user", where="metric", hint=nearest(metric, report.per_user)
-            )
+        require(
+            metric in report.per_user,
+            f"{name} has no {metric!r} per user",
+            where="metric",
+            hint=nearest(metric, report.per_user),
+        )
     require(
         a.user_ids.equals(b.user_ids),
         "the reports have different users",

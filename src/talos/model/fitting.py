@@ -31,7 +31,7 @@ from talos.model.model import Model, Vectors
 
 if TYPE_CHECKING:
     from talos.data.options import SourceOptions
-    from talos.data.shards import Share, SplitShare
+    from talos.distributed.share import Share, SplitShare
     from talos.model.recommender import Recommender
     from talos.progress import Progress
     from talos.training import Callback, Trainer
@@ -347,8 +347,8 @@ def open_parts(
     If one process cannot read its share, all of them stop.
     """
     from talos.data.open import open_split
-    from talos.data.shards import read_share
     from talos.data.source import Source
+    from talos.distributed.share import read_share
 
     divides = (
         config.training.parallel != "none" and config.baseline is None and Source.of(path).kind == "shards"

@@ -35,8 +35,8 @@ from talos.negatives import Negatives
 from talos.thresholds import Threshold
 
 if TYPE_CHECKING:
-    from talos.data.shards import Share, SplitShare
     from talos.data.splits import Split
+    from talos.distributed.share import Share, SplitShare
     from talos.training import Callback
 
 __all__ = ["Recommender"]

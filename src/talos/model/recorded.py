@@ -13,9 +13,9 @@ from talos.data.databases import DatabaseURL, without_passwords
 from talos.data.interactions import Interactions
 from talos.data.open import Notify, open_interactions, open_split
 from talos.data.options import Cleaning, SourceOptions, Splitting
-from talos.data.shards import SplitShare
 from talos.data.source import Source
 from talos.data.splits import Split
+from talos.distributed.share import SplitShare
 from talos.errors import ConfigError, DataError, Option
 from talos.progress import Progress
 

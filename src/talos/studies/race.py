@@ -35,10 +35,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from talos import registry
+from talos.checks import require
 from talos.config import RunConfig
 from talos.data.interactions import Interactions
-from talos.data.shards import Share
 from talos.distributed import SINGLE_PROCESS, Group
+from talos.distributed.share import Share
 from talos.errors import DataError
 from talos.files import read_sealed, write_sealed
 from talos.studies.event_candidates import event_candidates
@@ -246,12 +247,14 @@ def make_trainer(
     race: what is open follows the loss's formula.
     """
     stages, checkpoints = _stages(config, train, valid), None if folder is None else folder / "checkpoint"
-    if not stages and folder is not None and resume and (folder / "race.json").exists():
-        raise DataError(
+    if folder is not None and resume:
+        require(
+            bool(stages) or not (folder / "race.json").exists(),
             "is of a run that raced its settings, and this one does not",
             where=str(folder / "race.json"),
             expected="the config and the validation part that the run began with",
             hint=_START_AGAIN,
+            error=DataError,
         )
     race = _Race(config, train, valid, folder=folder, callbacks=callbacks, group=group, resume=resume)
     if stages and not race.result.chosen:
@@ -298,10 +301,13 @@ class _Race:
         self.path: list[dict[str, Any]] = []
         if folder is not None and resume and (folder / "race.json").exists():
             stored = read_sealed(folder / "race.json", hint=_START_AGAIN)
-            if stored.get("config") != json.loads(json.dumps(config.as_dict())):
-                raise DataError(
-                    "belongs to another config", where=str(folder / "race.json"), expected="that of this run"
-                )
+            require(
+                stored.get("config") == json.loads(json.dumps(config.as_dict())),
+                "belongs to another config",
+                where=str(folder / "race.json"),
+                expected="that of this run",
+                error=DataError,
+            )
             self.result = _stored_result(stored, config, where=str(folder / "race.json"))
         elif folder is not None and group.rank == 0:
             shutil.rmtree(folder / "race", ignore_errors=True)

@@ -21,8 +21,8 @@ from talos.checks import require
 from talos.config import EventsConfig, RunConfig
 from talos.data.event_weights import event_weights
 from talos.data.interactions import Interactions
-from talos.data.shards import Share
 from talos.distributed import SINGLE_PROCESS, Group
+from talos.distributed.share import Share
 from talos.errors import ConfigError
 from talos.kernels.csr import Batch, TrainIndex
 from talos.training.plan import loss_for
@@ -82,7 +82,12 @@ class Division:
     def index(self, train: Interactions | Share, config: RunConfig, device: torch.device) -> TrainIndex:
         """The interactions that this process's steps need."""
         if self.by_items:
-            indptr, indices = _with_items(train, self.items)
+            if isinstance(train, Share):
+                indptr, indices = train.of_items(self.items)
+            else:
+                kept = (train.indices >= self.items.start) & (train.indices < self.items.stop)
+                indptr = np.append(0, np.cumsum(np.bincount(train.rows[kept], minlength=train.num_users)))
+                indices = train.indices[kept] - np.int32(self.items.start)
             return TrainIndex(
                 indptr=torch.from_numpy(indptr).to(device),
                 indices=torch.from_numpy(indices).to(device, torch.int64),
@@ -177,15 +182,6 @@ def _obstacle(config: RunConfig, train: Interactions | Share) -> str | None:
     if config.threshold.name not in ("exact", "fixed", "none"):
         return f"the threshold {config.threshold.name!r} follows scores that no process has all of"
     return None
-
-
-def _with_items(train: Interactions | Share, items: range) -> tuple[Any, Any]:
-    """CSR of all users' interactions with a range of items, whose numbers start at 0."""
-    if isinstance(train, Share):
-        return train.of_items(items)
-    kept = (train.indices >= items.start) & (train.indices < items.stop)
-    counts = np.bincount(train.rows[kept], minlength=train.num_users)
-    return np.concatenate([[0], np.cumsum(counts)]), train.indices[kept] - items.start
 
 
 class GradientSync:

@@ -13,7 +13,7 @@ from talos import registry
 from talos.checks import require, require_memory
 from talos.config import NamedConfig, RunConfig
 from talos.data.interactions import Interactions
-from talos.data.shards import Share
+from talos.distributed.share import Share
 from talos.errors import ConfigError
 from talos.kernels import core
 from talos.losses import Loss

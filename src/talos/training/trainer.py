@@ -19,8 +19,8 @@ from talos.backbones import Backbone
 from talos.backbones.tables import keep_gradients_
 from talos.config import NamedConfig, RunConfig
 from talos.data.interactions import Interactions
-from talos.data.shards import Share
 from talos.distributed import SINGLE_PROCESS, Group
+from talos.distributed.share import Share
 from talos.errors import ArgumentError, DataError, Option, TalosError, first_line
 from talos.evaluation.evaluate import evaluate
 from talos.evaluation.popularity import PriorScores, best_prior, longest_of

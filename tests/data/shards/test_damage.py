@@ -15,8 +15,8 @@ import polars as pl
 import pytest
 
 from talos import read
-from talos.data.shards import read_fit_shards, read_shards, read_share, write_shards
-from talos.data.shards.write import Smallest
+from talos.data.shards import Smallest, read_fit_shards, read_shards, write_shards
+from talos.distributed.share import read_share
 from talos.errors import DataError
 from talos.files import checksum_of, write_sealed
 
@@ -43,7 +43,7 @@ def test_a_file_that_is_missing_or_changed_is_named(folder: Path) -> None:
         path.unlink()
         refused(
             folder,
-            rf"{name}: cannot be read \(No such file or directory\); expected a whole folder of shards",
+            rf"{name}: cannot be read \(No such file or directory\); expected the file as it was written",
         )
         path.write_bytes(content)
     shutil.rmtree(folder / "shard-0002")

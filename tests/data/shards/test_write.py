@@ -13,8 +13,9 @@ import pytest
 from talos import read
 from talos.data import splits
 from talos.data.interactions import Interactions
-from talos.data.shards import ShardIndex, read_shards, read_share, write_shards
+from talos.data.shards import ShardIndex, read_shards, write_shards
 from talos.data.splits import Split
+from talos.distributed.share import read_share
 from talos.errors import ArgumentError, ConfigError, DataError
 from talos.files import read_sealed
 

@@ -18,6 +18,7 @@ from typing import Any
 import platformdirs
 import polars as pl
 
+from talos.checks import require
 from talos.data.catalogue import Counts, DatasetInfo, Download, info
 from talos.data.encode import read_whole
 from talos.data.interactions import Interactions
@@ -31,7 +32,7 @@ __all__ = ["ChecksumError", "Fetched", "cache_folder", "fetch", "is_cached", "lo
 _RECORD = "source.json"
 _LARGEST_MEMBER = 1 << 30
 _CHUNK = 1 << 18
-_TIMEOUT, _PIP_TIMEOUT = 10.0, 300.0
+_TIMEOUT = 10.0
 _HEADERS = {"User-Agent": "talos-rec", "Accept-Encoding": "identity"}
 _log = logging.getLogger("talos.datasets")
 
@@ -50,7 +51,7 @@ class Fetched:
         info: which dataset.
         files: its files in the cache.
         download: the source they came from.
-        notes: remarks for people.
+        notes: remarks for people on the download.
     """
 
     info: DatasetInfo
@@ -115,29 +116,30 @@ def fetch(
     Traceback (most recent call last):
     talos.errors.ArgumentError: name: no dataset 'movielens-2m'; ...
     """
-    (one, folder), tell, notes = _place(name, cache), notify or _log.info, list[str]()
+    (one, folder), tell = _place(name, cache), notify or _log.info
     record = _read_record(one, folder)
     if record is None:
         tell(f"{one.title}. {one.licence}")
-        lock = folder.with_name(f".{folder.name}.lock")
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
+            lock = folder.with_name(f".{folder.name}.lock")
             with locked(lock, guards=folder, purpose="downloading", wait=tell):
                 remove_leftovers(folder)
-                record = _read_record(one, folder)  # again: another process may have finished in between
-                if record is None:
-                    record, notes = _download(one, folder, tell)
+                # another process may have finished in between
+                record = _read_record(one, folder) or _download(one, folder, tell)
         except OSError as error:
-            what = f"cannot write to {folder} ({error.strerror or error})"
-            raise DownloadError(f"{one.name}: {what}") from error
+            raise DownloadError(
+                f"{one.name}: cannot write to {folder} ({error.strerror or error})"
+            ) from error
     source = next(source for source in one.downloads if source.url == record["url"])
     files = {folder / name: checksum for name, checksum in record["files"].items()}
     for path, expected in files.items():
         actual = checksum_of(path) if path.is_file() else "no such file"
         if actual != expected:
-            what = f"{path} was changed ({actual}, expected {expected})"
-            raise ChecksumError(f"{what}: delete {folder} to download it again")
-    return Fetched(info=one, files=tuple(files), download=source, notes=tuple(notes))
+            raise ChecksumError(
+                f"{path} was changed ({actual}, expected {expected}): delete {folder} to download it again"
+            )
+    return Fetched(info=one, files=tuple(files), download=source, notes=tuple(record.get("notes", ())))
 
 
 def load(
@@ -162,13 +164,14 @@ def load(
     fetched = fetch(name, cache=cache, notify=notify)
     data = _LAYOUTS[fetched.download.layout](fetched.files)
     counts = Counts(data.num_users, data.num_items, len(data))
-    wanted = fetched.download.counts
-    if wanted is not None and counts != wanted:
-        raise DataError(
-            f"{counts.users:,} users, {counts.items:,} items, {counts.interactions:,} interactions",
-            where=f"{fetched.info.name} from {fetched.download.url}",
-            expected=f"{wanted.users:,}, {wanted.items:,} and {wanted.interactions:,}",
-        )
+    wanted = fetched.download.counts or counts
+    require(
+        counts == wanted,
+        f"{counts.users:,} users, {counts.items:,} items, {counts.interactions:,} interactions",
+        where=f"{fetched.info.name} from {fetched.download.url}",
+        expected=f"{wanted.users:,}, {wanted.items:,} and {wanted.interactions:,}",
+        error=DataError,
+    )
     notes = (f"source: {fetched.download.url}", *fetched.notes, *data.provenance.notes)
     return replace(data, provenance=replace(data.provenance, source=fetched.info.name, notes=notes))
 
@@ -193,42 +196,41 @@ def _read_record(one: DatasetInfo, folder: Path) -> dict[str, Any] | None:
 # ---------------------------------------------------------------------- downloading
 
 
-def _download(
-    one: DatasetInfo, folder: Path, tell: Callable[[str], object]
-) -> tuple[dict[str, Any], list[str]]:
-    """Fill the folder from the first source that works; returns the record of its files, and remarks."""
+def _download(one: DatasetInfo, folder: Path, tell: Callable[[str], object]) -> dict[str, Any]:
+    """Fill the folder from the first source that works; returns the record of its files."""
     failures: list[DownloadError] = []
     for source in one.downloads:
         try:
             with replace_folder(folder) as fresh:
-                record = _fill(fresh, source)
+                record = _fill(fresh, source, [f"not available: {failure}" for failure in failures])
+            tell(f"{one.name}: downloaded from {source.url}")
+            return record
         except DownloadError as error:
             failures.append(error)
-            continue
-        tell(f"{one.name}: downloaded from {source.url}")
-        notes = [f"not available: {failure}" for failure in failures]
-        if source.checksum is None:
-            notes.append("no checksum is published for this source: that of this download was recorded")
-        return record, notes
     reasons = "; ".join(map(str, failures)) or "it has no source"
     wrong = any(isinstance(failure, ChecksumError) for failure in failures)
     raise (ChecksumError if wrong else DownloadError)(f"{one.name} could not be fetched: {reasons}")
 
 
-def _fill(folder: Path, source: Download) -> dict[str, Any]:
+def _fill(folder: Path, source: Download, notes: list[str]) -> dict[str, Any]:
     """Download the files of a source into a new folder, and write a record of them; returns the record."""
     download = _from_package_index if source.url.startswith("pip:") else _from_server
     target = download(source.url, folder)
-    if source.checksum is not None:
+    if source.checksum is None:
+        notes.append("no checksum is published for this source: that of the download was recorded")
+    else:
         found = checksum_of(target, source.checksum.partition(":")[0])
         if found != source.checksum:
-            what = f"wrong checksum, expected {source.checksum} but got {found}"
-            raise ChecksumError(f"{source.url}: {what}")
+            raise ChecksumError(f"{source.url}: wrong checksum, expected {source.checksum} but got {found}")
     files = [target]
     if source.files:
         files = _unpack(target, source.files)
         target.unlink()
-    record = {"url": source.url, "files": {file.name: checksum_of(file) for file in files}}
+    record = {
+        "url": source.url,
+        "files": {file.name: checksum_of(file) for file in files},
+        "notes": notes,
+    }
     (folder / _RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
     return record
 
@@ -264,17 +266,7 @@ def _from_package_index(url: str, folder: Path) -> Path:
         *("--quiet", "--no-deps", "--only-binary=:all:", "--timeout", "10", "--retries", "1"),
         *("--disable-pip-version-check", "--no-input"),
     ]
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_PIP_TIMEOUT,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise DownloadError(f"{url}: {error}") from error
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     wheels = list(folder.glob("*.whl"))
     if done.returncode or not wheels:
         reason = (done.stderr.strip().splitlines() or ["pip downloaded no wheel"])[-1]

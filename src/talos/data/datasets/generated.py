@@ -352,9 +352,9 @@ def write_planted(
     held: list[pl.DataFrame] = []
     with locked_folder(out, purpose="writing events", new=True) as staging:
         for number, events in enumerate(world.blocks()):
-            ids = (user_ids.gather(events["user_id"]), item_ids.gather(events["item_id"]))
-            # in the order of time, as a log is
-            log = events.with_columns(user_id=ids[0], item_id=ids[1]).sort("timestamp", maintain_order=True)
+            log = events.with_columns(
+                user_id=user_ids.gather(events["user_id"]), item_id=item_ids.gather(events["item_id"])
+            ).sort("timestamp", maintain_order=True)
             for (code,), rows in log.partition_by("part", as_dict=True, include_key=False).items():
                 file = staging / _PARTS[code] / f"part-{number:06d}.{format}"
                 file.parent.mkdir(exist_ok=True)

@@ -1,23 +1,26 @@
-"""Write a folder of shards from interactions larger than memory, split into train, validation and test.
+"""Shards: a split larger than memory, in a folder with separate files for ranges of consecutive users.
 
-Rows become codes in files sorted by user, then distinct pairs in files of consecutive users (`_Rows`). Each pair
-gets the number of its part, and the pairs are written once more, shard by shard and part by part.
+`write_shards` makes the folder from a source of any size, and `read_shards` reads all of it as a `Split`;
+`talos.distributed.share` reads one process's part of the split. The split does not depend on the number of shards.
+
+To write them, rows become codes in files sorted by user, then distinct pairs in files of consecutive users (`_Rows`).
+Each pair gets the number of its part, and the pairs are written once more, shard by shard and part by part.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise, starmap
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from talos.checks import positive_integer, require
 from talos.data.arrays import Codes
@@ -25,14 +28,18 @@ from talos.data.encode import id_columns
 from talos.data.interactions import Interactions, Provenance, fingerprint_of, titles_by_item, values_in
 from talos.data.options import SourceOptions, SplitBy
 from talos.data.parquet import scan_file
-from talos.data.shards.read import FORMAT, PARTS, part_file
+from talos.data.read.clean import polars_errors
 from talos.data.source import SHARDS, Pass, Source, read_through
-from talos.data.splits import how_to_split, last_of_each, leave_one, no_timestamps, random_share
+from talos.data.splits import Split, how_to_split, last_of_each, leave_one, no_timestamps, random_share
 from talos.data.vocabulary import Vocabulary
 from talos.errors import ConfigError, DataError, TalosError, first_line
-from talos.files import checksum_of, locked_folder, write_sealed
+from talos.files import checksum_of, expanded, locked_folder, read_sealed, write_sealed
 
-__all__ = ["DEFAULT_ROWS", "write_shards"]
+__all__ = ["DEFAULT_ROWS", "ShardIndex", "read_fit_shards", "read_shards", "write_shards"]
+
+_FORMAT = 2
+_PARTS = ("train", "valid", "test")
+_AS_WRITTEN = "the file as it was written"
 
 DEFAULT_ROWS = 1 << 20
 """Rows held in memory at a time."""
@@ -42,6 +49,187 @@ _ROW_GROUP = 1 << 16
 
 Degrees: TypeAlias = NDArray[np.int64]
 """Interactions of each user or item in each part, (3, number of users or items)."""
+
+
+def _part_file(shard: int, part: str) -> str:
+    """The name of the file that holds a shard's interactions of a part."""
+    return f"shard-{shard:04d}/{part}.parquet"
+
+
+class _ShardFile(BaseModel, frozen=True):
+    """A parquet file of the folder."""
+
+    rows: int
+    checksum: str
+
+
+class ShardIndex(BaseModel, frozen=True):
+    """The content of `shards.json`.
+
+    Attributes:
+        folder: the folder of shards.
+        num_users: rows of `users.parquet`.
+        num_items: rows of `items.parquet`.
+        columns: `timestamp` and `rating`, if the parts have them.
+        parts: `interactions`, `users` (those with interactions) and `fingerprint` of each part.
+        shards: the first of each shard's users and the end of them; together the shards have all users, in order.
+        files: all files, by their names within the folder.
+        how: how the split was made, as in `talos.data.splits.Split.how`.
+        provenance: of the source.
+    """
+
+    folder: Path
+    num_users: int = Field(alias="users")
+    num_items: int = Field(alias="items")
+    columns: tuple[str, ...]
+    parts: Mapping[str, Mapping[str, Any]]
+    shards: tuple[tuple[int, int], ...]
+    files: Mapping[str, _ShardFile]
+    how: Mapping[str, Any]
+    provenance: Provenance = Field(alias="source")
+
+    @classmethod
+    def read(cls, folder: str | Path) -> ShardIndex:
+        """Read and check `shards.json`; a `DataError` if it was edited or is damaged."""
+        folder = expanded(folder)
+        path = folder / SHARDS
+        record = read_sealed(path, hint="write the shards again", format=_FORMAT)
+        try:
+            index = cls.model_validate({**record, "folder": folder})
+        except ValidationError as error:
+            raise DataError(
+                f"is damaged: {error.errors()[0]['msg']}", where=str(path), expected=_AS_WRITTEN
+            ) from None
+        provenance = replace(index.provenance, source=str(folder), format="shards")
+        return index.model_copy(update={"provenance": provenance})
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        edges = [0, *(edge for users in self.shards for edge in users), self.num_users]
+        files = {_part_file(shard, part) for shard in range(len(self.shards)) for part in self.parts}
+        if (
+            edges != sorted(edges)
+            or edges[::2] != edges[1::2]
+            or not {"train", "test"} <= set(self.parts) <= set(_PARTS)
+            or set(self.files) != {"users.parquet", "items.parquet", *files}
+            or self.files["users.parquet"].rows != self.num_users
+            or self.files["items.parquet"].rows != self.num_items
+        ):
+            raise ValueError("users, items, parts or files are missing")
+        return self
+
+    def collect(self, name: str, query: Callable[[pl.LazyFrame], pl.LazyFrame]) -> pl.DataFrame:
+        """What a query gives for a file, once its checksum and its number of rows are found to be right."""
+        path, written = self.folder / name, self.files[name]
+        check = partial(require, where=str(path), error=DataError)
+        with polars_errors(str(path), _AS_WRITTEN):
+            unchanged = checksum_of(path) == written.checksum
+            check(unchanged, "differs from its checksum in shards.json", expected=_AS_WRITTEN)
+            scan = scan_file(path)
+            rows = scan.select(pl.len()).collect().item()
+            check(rows == written.rows, f"{rows:,} rows", expected=f"{written.rows:,}")
+            return query(scan).collect()
+
+    def table(self, kind: str, rows: range | None = None) -> pl.DataFrame:
+        """Consecutive rows of `users.parquet` or `items.parquet`; all if None."""
+        name = f"{kind}s.parquet"
+        rows = range(self.files[name].rows) if rows is None else rows
+        table = self.collect(name, lambda scan: scan.slice(rows.start, len(rows)))
+        ids = table[f"{kind}_id"]
+        require(
+            ids.dtype in (pl.String, pl.Int64) and not ids.null_count() and (ids[1:] > ids[:-1]).all(),
+            "ids that are not distinct and ascending",
+            where=str(self.folder / name),
+            expected=_AS_WRITTEN,
+            error=DataError,
+        )
+        return table
+
+    def matrix(
+        self, part: str, users: range, items: range, columns: Sequence[str] = ()
+    ) -> tuple[NDArray[np.int64], pl.DataFrame]:
+        """Consecutive users × consecutive items of a part as CSR.
+
+        Of other users, at most the rest of a row group is read.
+
+        Returns:
+            (users + 1,) row ends; and a table of `item`, counted from the first of all items, and the given columns.
+        """
+        indptr = np.zeros(len(users) + 1, np.int64)
+        found = [pl.DataFrame(schema={"item": pl.Int32})]
+        in_items = pl.lit(items == range(self.num_items)) | pl.col("item").is_between(
+            items.start, items.stop - 1
+        )
+        for shard, (first, end) in enumerate(self.shards):
+            low, high = max(first, users.start), min(end, users.stop)
+            if low >= high:
+                continue
+            whole = (low, high) == (first, end)
+            wanted = in_items if whole else in_items & pl.col("user").is_between(low, high - 1)
+            name = _part_file(shard, part)
+            rows = self.collect(name, lambda scan: scan.filter(wanted).select("user", "item", *columns))  # noqa: B023
+            user, item = rows["user"].to_numpy(), rows["item"].to_numpy()
+            require(
+                user.dtype == item.dtype == np.int32
+                and 0 <= item.min(initial=0) <= item.max(initial=0) < self.num_items
+                and bool((np.diff(user.astype(np.int64) * self.num_items + item) > 0).all())
+                and (rows.is_empty() or low <= user[0] <= user[-1] < high),
+                "rows of another type, order or range than shards.json says",
+                where=str(self.folder / name),
+                expected=_AS_WRITTEN,
+                error=DataError,
+            )
+            indptr[1:] += np.bincount(user - np.int32(users.start), minlength=len(users))
+            found.append(rows.drop("user"))
+        return np.cumsum(indptr), pl.concat(found, how="diagonal")
+
+    def interactions(
+        self, names: Iterable[str], users: range, columns: Sequence[str] = ()
+    ) -> dict[str, Interactions]:
+        """Some parts of the interactions of consecutive users, over shared vocabularies."""
+        items = self.table("item")
+        user_ids, item_ids = Vocabulary(self.table("user", users)["user_id"]), Vocabulary(items["item_id"])
+        parts = {}
+        for name in names:
+            indptr, rows = self.matrix(name, users, range(self.num_items), columns)
+            parts[name] = Interactions(
+                indptr=indptr,
+                indices=rows["item"].to_numpy(),
+                user_ids=user_ids,
+                item_ids=item_ids,
+                item_titles=items["title"] if "title" in items.columns else None,
+                provenance=self.provenance,
+                **values_in(rows),
+            )
+        return parts
+
+
+def read_shards(folder: str | Path) -> Split:
+    """Read all shards as one `Split`.
+
+    Raises:
+        DataError: a file is missing, was changed, or disagrees with `shards.json`.
+
+    >>> import tempfile
+    >>> data = Interactions.from_ids([1] * 10 + [2] * 5, [*range(10), *range(5)])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = write_shards(data, Path(folder, "out"), shards=2)
+    ...     read_shards(Path(folder, "out"))
+    Split(train 11, valid 1, test 3; 2 users × 10 items)
+    """
+    index = ShardIndex.read(folder)
+    parts = index.interactions(index.parts, range(index.num_users), index.columns)
+    return Split(train=parts["train"], valid=parts.get("valid"), test=parts["test"], how=dict(index.how))
+
+
+def read_fit_shards(folder: str | Path) -> tuple[Interactions, Interactions | None]:
+    """Read train and, if there is one, validation, without opening the files of the test part."""
+    index = ShardIndex.read(folder)
+    parts = index.interactions(index.parts.keys() - {"test"}, range(index.num_users), index.columns)
+    return parts["train"], parts.get("valid")
+
+
+# ---------------------------------------------------------------------- writing
 
 
 def write_shards(
@@ -111,72 +299,68 @@ def write_shards(
     how = {"by": "predefined"} if split_already else how_to_split(by, test, valid, seed)
     positive_integer("shards", shards)
     positive_integer("rows_at_once", rows_at_once)
-    with (
-        _disk_errors(out),
-        locked_folder(out, purpose="writing shards", new=True) as staging,
-        tempfile.TemporaryDirectory(dir=staging) as scratch,
-    ):
-        folder = Path(scratch)
-        if isinstance(found.data, Interactions):
-            rows = _Rows.of(found.data, folder)
-        else:
-            into = partial(_Rows.read, folder=folder)
-            rows = read_through(found, SourceOptions.of(options, **changes), into, rows=rows_at_once)
-        if rows.provenance.guesses:
-            notify(f"{rows.provenance.source}: {rows.provenance.guesses}")
-        notify(f"{rows.provenance.rows:,} rows read")
-        pairs = rows.distinct(rows_at_once, min_rating)
-        number = int(scan_file(pairs.files).select(pl.len()).collect().item())
-        users, origin = len(pairs.user_ids), pairs.provenance
-        if not split_already and by != "user" and "timestamp" not in pairs.columns:
-            raise no_timestamps(origin, by)
-        require(
-            shards <= users,
-            f"{shards}",
-            where="shards",
-            expected=f"at most {users:,}, the number of users",
-            error=ConfigError,
-        )
-        notify(f"{number:,} interactions of {users:,} users are sorted")
-        if not split_already:
-            _add_parts(pairs, number, by=by, test=test, valid=valid, seed=seed)
-        user_degrees, item_degrees = pairs.degrees("user"), pairs.degrees("item")
-        in_train, in_test = user_degrees[0] > 0, user_degrees[-1] > 0
-        require(
-            bool((in_train & in_test).any()) or not in_test.any(),
-            "the test part has no user in common with train",
-            where=origin.source,
-            expected="at least one user of train",
-            error=DataError,
-        )
-        record: dict[str, Any] = {
-            "format": FORMAT,
-            "source": {
-                "path": name or origin.source,
-                "format": origin.format,
-                "rows": origin.rows,
-                "bad_rows": origin.bad_rows,
-                "duplicates": origin.duplicates,
-                "notes": list(origin.notes),
-            },
-            "how": how,
-            "cleaned": {} if min_rating is None else {"min_rating": min_rating},
-            "users": users,
-            "items": len(pairs.item_ids),
-            "columns": [name for name in ("timestamp", "rating") if name in pairs.columns],
-            **_write_files(pairs, user_degrees, item_degrees, shards, staging),
-        }
-        write_sealed(staging / SHARDS, record)
-    return record
-
-
-@contextmanager
-def _disk_errors(out: Path) -> Iterator[None]:
-    """Turn errors of the disk into a `TalosError`; errors in the source are `DataError`s already."""
     try:
-        yield
-    except (OSError, pl.exceptions.PolarsError) as error:
+        with (
+            locked_folder(out, purpose="writing shards", new=True) as staging,
+            tempfile.TemporaryDirectory(dir=staging) as scratch,
+        ):
+            folder = Path(scratch)
+            if isinstance(found.data, Interactions):
+                rows = _Rows.of(found.data, folder)
+            else:
+                into = partial(_Rows.read, folder=folder)
+                rows = read_through(found, SourceOptions.of(options, **changes), into, rows=rows_at_once)
+            if rows.provenance.guesses:
+                notify(f"{rows.provenance.source}: {rows.provenance.guesses}")
+            notify(f"{rows.provenance.rows:,} rows read")
+            pairs = rows.distinct(rows_at_once, min_rating)
+            number = int(scan_file(pairs.files).select(pl.len()).collect().item())
+            users, origin = len(pairs.user_ids), pairs.provenance
+            if not split_already and by != "user" and "timestamp" not in pairs.columns:
+                raise no_timestamps(origin, by)
+            require(
+                shards <= users,
+                f"{shards}",
+                where="shards",
+                expected=f"at most {users:,}, the number of users",
+                error=ConfigError,
+            )
+            notify(f"{number:,} interactions of {users:,} users are sorted")
+            if not split_already:
+                _add_parts(pairs, number, by=by, test=test, valid=valid, seed=seed)
+            user_degrees, item_degrees = pairs.degrees("user"), pairs.degrees("item")
+            in_train, in_test = user_degrees[0] > 0, user_degrees[-1] > 0
+            require(
+                bool((in_train & in_test).any()) or not in_test.any(),
+                "the test part has no user in common with train",
+                where=origin.source,
+                expected="at least one user of train",
+                error=DataError,
+            )
+            record: dict[str, Any] = {
+                "format": _FORMAT,
+                "source": {
+                    "path": name or origin.source,
+                    "format": origin.format,
+                    "rows": origin.rows,
+                    "bad_rows": origin.bad_rows,
+                    "duplicates": origin.duplicates,
+                    "notes": list(origin.notes),
+                },
+                "how": how,
+                "cleaned": {} if min_rating is None else {"min_rating": min_rating},
+                "users": users,
+                "items": len(pairs.item_ids),
+                "columns": [name for name in ("timestamp", "rating") if name in pairs.columns],
+                **_write_files(pairs, user_degrees, item_degrees, shards, staging),
+            }
+            write_sealed(staging / SHARDS, record)
+    except (
+        OSError,
+        pl.exceptions.PolarsError,
+    ) as error:  # of the disk: errors in the source are `DataError`s
         raise TalosError(f"{out} could not be written ({first_line(error)[:160]})") from error
+    return record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +405,7 @@ class _Rows:
             for role, column in ids.items():
                 rows = rows.with_columns(pl.Series(role, column.codes_of(rows[role], text=one.text)))
             if one.source.kind == "parts":
-                rows = rows.with_columns(part=pl.lit(PARTS.index(part), pl.Int8))
+                rows = rows.with_columns(part=pl.lit(_PARTS.index(part), pl.Int8))
             columns = [name for name in (columns if files else rows.columns) if name in rows.columns]
             if "title" in columns:
                 titles = titles.vstack(rows.select("item", "title")).unique("item", keep="last")
@@ -314,8 +498,8 @@ class _Rows:
                 _rewrite(pairs, files[-1])
             with_user[pairs["user"]] = True
             with_item[pairs["item"]] = True
-        if not files:
-            raise DataError(f"no rating of {min_rating:g} or higher", where=source, expected="at least one")
+        what = "no interactions" if min_rating is None else f"no rating of {min_rating:g} or higher"
+        require(bool(files), what, where=source, expected="at least one", error=DataError)
         if not (with_user.all() and with_item.all()):
             for file in files:
                 _recode(
@@ -332,7 +516,7 @@ class _Rows:
 
     def degrees(self, role: Literal["user", "item"]) -> Degrees:
         """How many pairs each user or item has in each part."""
-        degrees = np.zeros((len(PARTS), len(self.user_ids if role == "user" else self.item_ids)), np.int64)
+        degrees = np.zeros((len(_PARTS), len(self.user_ids if role == "user" else self.item_ids)), np.int64)
         for file in self.files:
             counts = scan_file(file).group_by("part", role).len().collect()
             degrees[counts["part"], counts[role]] += counts["len"].to_numpy()
@@ -358,9 +542,9 @@ class Smallest:
             numbers = np.memmap(file, block.dtype, "r+")
             numbers.partition(max(count - 1, 0))
             self.bound = numbers[max(count - 1, 0)]
-            starts = range(0, count, DEFAULT_ROWS)
             below = sum(
-                np.count_nonzero(numbers[start : start + DEFAULT_ROWS] < self.bound) for start in starts
+                np.count_nonzero(numbers[start : start + DEFAULT_ROWS] < self.bound)
+                for start in range(0, count, DEFAULT_ROWS)
             )
         self.equals = count - below
 
@@ -445,33 +629,33 @@ def _write_files(
 ) -> dict[str, Any]:
     """Write the files of all shards; returns what `shards.json` says about them."""
     # as in `talos.data.splits.split`, there is no empty validation part
-    codes = {part: code for code, part in enumerate(PARTS) if part != "valid" or user_degrees[code].any()}
+    codes = {part: code for code, part in enumerate(_PARTS) if part != "valid" or user_degrees[code].any()}
     # a user belongs to the shard that the number of interactions of all users before falls into
     degrees = user_degrees.sum(axis=0)
     before = np.cumsum(degrees) - degrees
     ends = np.searchsorted(before * shards, np.arange(1, shards + 1) * degrees.sum()).tolist()
     users_of = [[start, end] for start, end in pairwise([0, *ends])]
     record: dict[str, Any] = {"parts": {}, "cold": {}, "shards": users_of, "files": {}}
-    users = pl.DataFrame({"user_id": pairs.user_ids.ids})
-    items = pl.DataFrame({"item_id": pairs.item_ids.ids})
-    if pairs.titles is not None:
-        items = items.with_columns(title=pairs.titles)
-    for name, table, degrees in (("users", users, user_degrees), ("items", items, item_degrees)):
+    titles = {} if pairs.titles is None else {"title": pairs.titles}
+    for name, columns, degrees in (
+        ("users.parquet", {"user_id": pairs.user_ids.ids}, user_degrees),
+        ("items.parquet", {"item_id": pairs.item_ids.ids} | titles, item_degrees),
+    ):
         counts = {f"{part}_interactions": degrees[code] for part, code in codes.items()}
-        table.with_columns(**counts).write_parquet(out / f"{name}.parquet", row_group_size=_ROW_GROUP)
-        checksum = checksum_of(out / f"{name}.parquet")
-        record["files"][f"{name}.parquet"] = {"rows": len(table), "checksum": checksum}
+        table = pl.DataFrame(columns | counts)
+        table.write_parquet(out / name, row_group_size=_ROW_GROUP)
+        record["files"][name] = {"rows": len(table), "checksum": checksum_of(out / name)}
     for part, code in codes.items():
         for number, (start, end) in enumerate(users_of):
-            file = out / part_file(number, part)
+            file = out / _part_file(number, part)
             file.parent.mkdir(exist_ok=True)
             inside = pl.col("user").is_between(start, end - 1) & (pl.col("part") == code)
             rows = scan_file(pairs.files).filter(inside).drop("part", "source_row")
             rows.sink_parquet(file, row_group_size=_ROW_GROUP)
             count = int(user_degrees[code, start:end].sum())
-            record["files"][part_file(number, part)] = {"rows": count, "checksum": checksum_of(file)}
+            record["files"][_part_file(number, part)] = {"rows": count, "checksum": checksum_of(file)}
         of_users, of_items = user_degrees[code], item_degrees[code]
-        files = [out / part_file(number, part) for number in range(shards)]
+        files = [out / _part_file(number, part) for number in range(shards)]
         blocks = scan_file(files).select("item").collect_batches(chunk_size=DEFAULT_ROWS, maintain_order=True)
         codes_of_items = (block["item"].to_numpy() for block in blocks)
         record["parts"][part] = {
