@@ -170,7 +170,9 @@ def in_blocks(
         if careful_from:
             data = read_through(source, how, partial(encoded, whole=True), rows=rows)["all"]
         else:
-            data = encoded(Pass(source, how, asdict(how.columns), rows, careful_from), whole=True)["all"]
+            data = encoded(
+                Pass(source, how, asdict(how.columns), rows, careful_from=careful_from), whole=True
+            )["all"]
     except TalosError as error:
         return type(error)
     finally:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from talos.checks import require
 from talos.errors import DataError, MissingExtraError, first_line
 from talos.files import expanded
 
@@ -109,13 +110,14 @@ class DatabaseURL:
         address, *sql = _SQL.split(url, maxsplit=1)
         table = _TABLE.search(address)
         address = _TABLE.sub("", address).rstrip("?&")
-        if not address.startswith("sqlite:") and _UNAMBIGUOUS.fullmatch(address) is None:
-            raise DataError(
-                "not a URL",
-                where=f"{address.partition('://')[0]}://…",
-                expected="postgresql://USER:PASSWORD@HOST:PORT/DATABASE?NAME=VALUE",
-                hint="in a user or password, write %40 for @, %2F for /, %3A for :, %3F for ?, %23 for #, %25 for %",
-            )
+        require(
+            address.startswith("sqlite:") or _UNAMBIGUOUS.fullmatch(address) is not None,
+            "not a URL",
+            where=f"{address.partition('://')[0]}://…",
+            expected="postgresql://USER:PASSWORD@HOST:PORT/DATABASE?NAME=VALUE",
+            hint="in a user or password, write %40 for @, %2F for /, %3A for :, %3F for ?, %23 for #, %25 for %",
+            error=DataError,
+        )
         return cls(address=address, table=table and unquote(table[1]), query=unquote(sql[0]) if sql else None)
 
     @property

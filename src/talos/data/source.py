@@ -7,9 +7,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from talos.checks import require
 from talos.data import catalogue
 from talos.data.databases import is_database_url
 from talos.data.interactions import Provenance
@@ -89,8 +91,8 @@ class Source:
         path = existing_path(name)
         if path.is_file():
             return cls(kind="file", name=name, parts={"all": [path]})
-        if not path.is_dir():  # a pipe can be read only once, and a device may have no end
-            raise DataError("is a pipe or a device", where=name, expected="a file")
+        # a pipe can be read only once, and a device may have no end
+        require(path.is_dir(), "is a pipe or a device", where=name, expected="a file", error=DataError)
         if (path / SHARDS).is_file():
             return cls(kind="shards", name=name)
         with polars_errors(name):
@@ -133,9 +135,13 @@ class Pass:
                     rows, kept, done = rows + block.rows, kept + len(block.frame), done + block.rows
                     if self.progress is not None:
                         self.progress(min(done, self.expected), self.expected)
-            if not kept:
-                what = f"no usable row: all {rows:,} are bad" if rows else "has no rows"
-                raise DataError(what, where=reader.file.name, expected="one interaction per row")
+            require(
+                kept > 0,
+                f"no usable row: all {rows:,} are bad" if rows else "has no rows",
+                where=reader.file.name,
+                expected="one interaction per row",
+                error=DataError,
+            )
             found = Provenance(
                 source=reader.file.name,
                 format=reader.format,
@@ -279,9 +285,13 @@ def _part_files(folder: Path) -> dict[str, Path]:
             for one in sorted(folder.iterdir())
             if one.name.lower() in words and one.is_dir() and _readable(one)
         ]
-        if len(found) > 1:
-            what = f"both {found[0].name} and {found[1].name} could be the {part} part"
-            raise DataError(what, where=str(folder), expected="one file per part")
+        require(
+            len(found) < 2,
+            f"{' and '.join(one.name for one in found)} could each be the {part} part",
+            where=str(folder),
+            expected="one file per part",
+            error=DataError,
+        )
         if found:
             parts[part] = found[0]
     return parts
@@ -292,17 +302,14 @@ def _table(folder: Path) -> list[Path]:
     files = _readable(folder)
     named = [one for one in files if _INTERACTIONS & {one.name.lower(), one.name.lower().split(".")[0]}]
     chosen = [one for one in files if _suffix(one) == ".inter"] or named or files
-    if not chosen:
-        raise DataError(
-            "nothing readable in this folder", where=str(folder), expected="csv, parquet, … files"
-        )
+    check = partial(require, where=str(folder), error=DataError)
+    check(bool(chosen), "nothing readable in this folder", expected="csv, parquet, … files")
     kinds = sorted({_suffix(one) for one in chosen})
-    if len(kinds) > 1:
-        raise DataError(
-            f"files of several kinds ({', '.join(kinds)})",
-            where=str(folder),
-            expected="parts of one table, or train and test files, or the path of one file",
-        )
+    check(
+        len(kinds) == 1,
+        f"files of several kinds ({', '.join(kinds)})",
+        expected="parts of one table, or train and test files, or the path of one file",
+    )
     return chosen
 
 

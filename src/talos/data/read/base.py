@@ -10,7 +10,7 @@ from typing import ClassVar
 import polars as pl
 
 from talos.data.options import SourceOptions
-from talos.data.read.clean import POLARS_ERRORS, SKIP, BadBlockError, BadRow, Block, Cleaner
+from talos.data.read.clean import POLARS_ERRORS, BadBlockError, BadRow, Block, Cleaner
 from talos.data.read.columns import KINDS, guesses
 from talos.data.read.text import File
 from talos.data.vocabulary import are_integers
@@ -122,15 +122,9 @@ class TextReader(Reader):
     def careful(self, rows: int) -> Iterator[Block]:
         """All rows, each looked at."""
         schema = dict.fromkeys(self.cleaner.columns, pl.String)
-        numbered = self.numbered_rows()
+        numbered, nothing = self.numbered_rows(), [None] * len(schema)
         while some := list(islice(numbered, rows)):
-            bad = [(number, row) for number, row in some if isinstance(row, BadRow)]
-            good = [(number, row) for number, row in some if not isinstance(row, BadRow)]
-            if bad and not self.cleaner.skip:
-                good = [(number, row) for number, row in good if number < bad[0][0]]
-            frame = pl.DataFrame([row for _, row in good], schema, orient="row")
-            block = self.cleaner.careful(frame, [number for number, _ in good])
-            if bad and not self.cleaner.skip:
-                number, fault = bad[0]
-                raise fault.error(f"{self.file.name}, {self.cleaner.place.format(number)}", SKIP)
-            yield Block(block.frame, len(some))
+            faults = {number: row for number, row in some if isinstance(row, BadRow)}
+            values = [nothing if isinstance(row, BadRow) else row for _, row in some]
+            frame = pl.DataFrame(values, schema, orient="row")
+            yield self.cleaner.careful(frame, [number for number, _ in some], faults)

@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 
+from talos.checks import require
 from talos.data.databases import SQLITE_ERRORS, DatabaseURL, connect_postgres, quoted
 from talos.data.options import SourceOptions
 from talos.data.read.clean import polars_errors
@@ -82,13 +83,14 @@ class Database(Typed):
         if self._query:
             return f"({self._query.strip().rstrip(';')}\n) AS talos_rows"
         names = [self._table] if self._table else self._table_names()
-        if len(names) != 1:
-            raise DataError(
-                f"tables {', '.join(names)}" if names else "no table",
-                where=self.file.name,
-                expected="?table=NAME at the end of the URL",
-                option=Option("query", "SQL", "reads the rows of a query"),
-            )
+        require(
+            len(names) == 1,
+            f"tables {', '.join(names)}" if names else "no table",
+            where=self.file.name,
+            expected="?table=NAME at the end of the URL",
+            option=Option("query", "SQL", "reads the rows of a query"),
+            error=DataError,
+        )
         return quoted(names[0])
 
     def _table_names(self) -> list[str]:

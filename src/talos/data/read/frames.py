@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from talos.checks import require
 from talos.data.options import SourceOptions
 from talos.data.parquet import scan_file
 from talos.data.read.base import Reader
@@ -68,13 +69,14 @@ class Parquet(Typed):
         self.scan = scan_file(self.file.path)
         self.rows = int(self.scan.select(pl.len()).collect().item())
         self.find(self.scan.head(SAMPLED).collect(), "parquet")
-        if self.rows * 8 * len(self.cleaner.columns) > self.file.max_bytes:
-            raise DataError(
-                f"{self.rows:,} rows exceed {self.file.max_bytes:,} bytes when decompressed",
-                where=self.file.name,
-                expected="less",
-                option=Option("max_bytes", self.rows * 64, "allows it"),
-            )
+        require(
+            self.rows * 8 * len(self.cleaner.columns) <= self.file.max_bytes,
+            f"{self.rows:,} rows exceed {self.file.max_bytes:,} bytes when decompressed",
+            where=self.file.name,
+            expected="less",
+            option=Option("max_bytes", self.rows * 64, "allows it"),
+            error=DataError,
+        )
 
     def frames(self, columns: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
         """Some columns of all rows."""
@@ -136,21 +138,24 @@ def _from_pandas(frame: Any, wanted: Sequence[str] | None) -> pl.DataFrame:
         name = str(label)
         if wanted is not None and name not in wanted:
             continue
-        if isinstance(values.dtype, np.dtype) and values.dtype.kind in "iufbM":
-            columns[name] = pl.Series(name, values.to_numpy())
-            continue
-        plain = values.astype(object).where(values.notna(), None)
+        plain: Any = values.to_numpy()
+        if not isinstance(values.dtype, np.dtype) or values.dtype.kind not in "iufbM":
+            plain = values.astype(object).where(values.notna(), None).tolist()
         place = f"pandas frame, column {name!r}"
         with polars_errors(place, "values of one type", TypeError, ValueError, OverflowError):
-            columns[name] = pl.Series(name, plain.tolist(), strict=wanted is not None)
+            columns[name] = pl.Series(name, plain, strict=wanted is not None)
     return pl.DataFrame(columns)
 
 
 def _from_scipy(matrix: Any) -> pl.DataFrame:
     """The entries of a sparse matrix other than 0, which are ratings unless all of them are 1."""
-    if len(matrix.shape) != 2 or matrix.dtype.kind not in "biuf":
-        what = f"a sparse array of shape {matrix.shape} and type {matrix.dtype}"
-        raise DataError(what, where="scipy matrix", expected="users × items, with numbers")
+    require(
+        len(matrix.shape) == 2 and matrix.dtype.kind in "biuf",
+        f"a sparse array of shape {matrix.shape} and type {matrix.dtype}",
+        where="scipy matrix",
+        expected="users × items, with numbers",
+        error=DataError,
+    )
     cells = matrix.tocoo()
     keep = cells.data != 0
     users, items = (axis[keep].astype(np.int64) for axis in cells.coords)
