@@ -18,7 +18,6 @@ import polars as pl
 from talos.checks import require
 from talos.data import datasets, splits
 from talos.data.databases import without_password
-from talos.data.encode import read_parts, read_table, read_whole
 from talos.data.interactions import Interactions
 from talos.data.options import Cleaning, SourceOptions, Splitting
 from talos.data.shards import (
@@ -27,7 +26,7 @@ from talos.data.shards import (
     read_shards,
     write_shards,
 )
-from talos.data.source import Source
+from talos.data.source import Source, read_parts, read_table
 from talos.data.splits import Split
 from talos.errors import ConfigError, DataError
 from talos.progress import Progress
@@ -105,7 +104,7 @@ def open_interactions(
     elif source.kind == "shards":
         data = reduce(Interactions.union, read_shards(source.name).parts.values())
     else:
-        data = read_whole(source, options, progress)
+        data = read_parts(source, options, progress, whole=True)["all"]
     _say_guesses(data, notify)
     clean = options.clean
     usual = source.data if source.kind == "dataset" and not clean.raw else Cleaning()

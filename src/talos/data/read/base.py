@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import polars as pl
 
+from talos.data.interactions import Provenance
 from talos.data.options import SourceOptions
 from talos.data.read.clean import POLARS_ERRORS, BadBlockError, BadRow, Block, Cleaner
 from talos.data.read.columns import KINDS, guesses
@@ -29,16 +30,14 @@ class Reader(ABC):
     Attributes:
         formats: the values of the option `format` that choose this reader.
         text: whether ids are text, which may be integers in the end.
-        format: what was found, for `Provenance`.
         cleaner: cleans the columns.
-        rows: about how many there are.
-        guesses: which column was taken for what, in words.
-        unused: the names of the other columns.
+        provenance: what was found, without the numbers of rows.
+        rows: about how many there are; 0 if that is not known.
     """
 
     formats: ClassVar[tuple[str, ...]] = ()
     text: ClassVar[bool] = False
-    rows: int
+    rows: int = 0
 
     def __init__(self, file: File, options: SourceOptions, wanted: Mapping[str, str | None]) -> None:
         self.file, self.options, self.wanted = file, options, wanted
@@ -51,7 +50,7 @@ class Reader(ABC):
 
     @abstractmethod
     def open(self) -> None:
-        """Find the columns and call `take_columns`; set `rows`."""
+        """Find the columns and call `take_columns`; set `rows` if it is known."""
 
     @abstractmethod
     def quick(self, rows: int) -> Iterator[Block]:
@@ -69,11 +68,14 @@ class Reader(ABC):
         place: str = "line {}",
     ) -> None:
         """Keep what was found out: the names of all columns, the position of each role, the format."""
-        self.format, columns = format, {role: names[position] for role, position in found.items()}
-        skip = self.options.on_bad_row == "skip"
-        self.cleaner = Cleaner(self.file.name, columns, skip, place)
-        self.guesses = guesses(self.wanted, names, found)
-        self.unused = tuple(name for position, name in enumerate(names) if position not in found.values())
+        columns = {role: names[position] for role, position in found.items()}
+        self.cleaner = Cleaner(self.file.name, columns, self.options.on_bad_row == "skip", place)
+        self.provenance = Provenance(
+            source=self.file.name,
+            format=format,
+            guesses=guesses(self.wanted, names, found),
+            unused=tuple(name for position, name in enumerate(names) if position not in found.values()),
+        )
 
 
 class TextReader(Reader):

@@ -136,17 +136,16 @@ def find_columns(
     check = partial(require, where=where, error=DataError)
     found: dict[str, int] = {}
     for role, given in wanted.items():
-        if given:
-            same = [position for position, name in enumerate(names) if name == given]
-            folded = [position for position, name in enumerate(names) if name.casefold() == given.casefold()]
-            matches = same or folded
-            near = nearest(given, names)
-            check(bool(matches), f"no column {given!r}", expected=f"the name of the {role} column", hint=near)
-        elif given is None or KINDS[role] == "id":
-            groups = _candidates(role, labels or names, found.values())
-            matches = next(filter(None, groups), [])
-        else:
-            matches = []
+        if given == "" and KINDS[role] != "id":
+            continue
+        groups = _named(given, names) if given else _candidates(role, labels or names, found.values())
+        matches = next(filter(None, groups), [])
+        check(
+            bool(matches) or not given,
+            f"no column {given!r}",
+            expected=f"the name of the {role} column",
+            hint=nearest(given or role, names),
+        )
         check(
             len(matches) < 2,
             f"{' and '.join(repr(names[position]) for position in matches)} could each be the {role} column",
@@ -210,6 +209,12 @@ def guesses(wanted: Mapping[str, str | None], names: Sequence[str], found: Mappi
     if len(weights) == 1:
         said.append(f"{weights[0]!r} could be a weight: rating column {weights[0]!r} with weights 'rating'")
     return "; ".join(said)
+
+
+def _named(given: str, names: Sequence[str]) -> Iterator[list[int]]:
+    """The columns of a name; if there are none, those that differ in case alone."""
+    yield [position for position, name in enumerate(names) if name == given]
+    yield [position for position, name in enumerate(names) if name.casefold() == given.casefold()]
 
 
 def _candidates(role: str, names: Sequence[str], taken: Collection[int]) -> Iterator[list[int]]:

@@ -61,17 +61,20 @@ class Delimited(TextReader):
         """The wanted columns of a piece; all columns are parsed, so that too many fields are noticed."""
         separator, quoted = self.layout.separator, self.layout.quoted
         # A lone carriage return ends a line for Python's `csv`, and not for polars.
-        if b"\r" in chunk and chunk.count(b"\r") > chunk.count(b"\r\n"):
-            raise BadBlockError
-        if quoted and odd_quotes(chunk, separator):
+        lone_return = b"\r" in chunk and chunk.count(b"\r") > chunk.count(b"\r\n")
+        if lone_return or (quoted and odd_quotes(chunk, separator)):
             raise BadBlockError
         if separator == "::":  # polars takes separators of one byte only
             chunk, separator = chunk.replace(b"::", b"\t"), "\t"
         schema: dict[str, type[pl.DataType]] = {str(n): pl.String for n in range(len(self.layout.names))}
         schema |= {str(self.found[role]): kind for role, kind in types.items()}
-        quote = '"' if quoted else None
         frame = pl.read_csv(
-            chunk, has_header=False, separator=separator, quote_char=quote, schema=schema, glob=False
+            chunk,
+            has_header=False,
+            separator=separator,
+            quote_char='"' if quoted else None,
+            schema=schema,
+            glob=False,
         )
         return frame.select(pl.col(str(place)).alias(role) for role, place in self.found.items())
 

@@ -17,11 +17,18 @@ from talos.data.read.base import Reader
 from talos.data.read.clean import Block, polars_errors
 from talos.data.read.columns import find_columns
 from talos.data.read.text import File
-from talos.errors import ArgumentError, DataError, Option
+from talos.errors import DataError, Option
 
 __all__ = ["SAMPLED", "Frame", "Parquet", "Typed"]
 
 SAMPLED = 100  # rows by which columns are found
+# What messages call data in memory, the package of its class, and what the class has: none of them is imported here.
+_IN_MEMORY = (
+    ("polars frame", "polars", "collect_schema"),
+    ("pandas frame", "pandas", "columns"),
+    ("scipy matrix", "scipy", "tocoo"),
+    ("arrow table", "", "__arrow_c_stream__"),
+)
 
 
 class Typed(Reader):
@@ -87,7 +94,15 @@ class Frame(Typed):
     """A frame or matrix in memory; `file.name` is what messages call it."""
 
     def __init__(self, data: Any, options: SourceOptions, wanted: Mapping[str, str | None]) -> None:
-        name = _name_of(data)
+        package = type(data).__module__
+        names = (name for name, of, has in _IN_MEMORY if package.startswith(of) and hasattr(data, has))
+        name = next(names, "")
+        require(
+            bool(name),
+            f"a {type(data).__name__}",
+            where="source",
+            expected="a path, a database URL, a polars or pandas frame, an arrow table, or a scipy sparse matrix",
+        )
         self.data = _from_scipy(data) if name == "scipy matrix" else data
         super().__init__(File(Path(), name, options.max_bytes), options, wanted)
 
@@ -108,27 +123,6 @@ class Frame(Typed):
         with polars_errors(self.file.name):
             frame = self.data if isinstance(self.data, pl.LazyFrame) else pl.DataFrame(self.data).lazy()
             return (frame.select(columns) if columns else frame.head(SAMPLED)).collect()
-
-
-def _name_of(data: object) -> str:
-    """What messages call data in memory; an error if they are of no known kind.
-
-    Neither pandas, arrow nor scipy is imported to tell them apart.
-    """
-    package = type(data).__module__.partition(".")[0]
-    if isinstance(data, pl.DataFrame | pl.LazyFrame):
-        return "polars frame"
-    if package == "pandas" and hasattr(data, "columns"):
-        return "pandas frame"
-    if package == "scipy" and hasattr(data, "tocoo"):
-        return "scipy matrix"
-    if hasattr(data, "__arrow_c_stream__"):
-        return "arrow table"
-    raise ArgumentError(
-        f"a {type(data).__name__}",
-        where="source",
-        expected="a path, a database URL, a polars or pandas frame, an arrow table, or a scipy sparse matrix",
-    )
 
 
 def _from_pandas(frame: Any, wanted: Sequence[str] | None) -> pl.DataFrame:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from talos.checks import require
-from talos.data.read.clean import BadRow
+from talos.data.read.clean import BadRow, polars_errors
 from talos.data.read.columns import is_usual, untyped
 from talos.errors import DataError
 
@@ -135,11 +135,8 @@ class _Unpacked(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        try:
+        with polars_errors(self._file.name, "a whole .gz file", EOFError, zlib.error):
             count = self._content.readinto(buffer)
-        except (EOFError, OSError, zlib.error) as error:
-            what = f"is {'truncated' if isinstance(error, EOFError) else 'damaged'} gzip data ({error})"
-            raise DataError(what, where=self._file.name, expected="a whole .gz file") from error
         self._total += count
         most = min(self._file.max_bytes, max(_RATIO_FROM, _MAX_RATIO * self._stream.tell()))
         require(
@@ -272,7 +269,7 @@ def _usual_order(row: Sequence[str]) -> tuple[str, ...]:
 
 def not_utf8(file: File) -> BadRow:
     """What is wrong with a line whose bytes are not UTF-8."""
-    name = shlex.quote(file.name)
-    command = f"iconv -f latin1 -t utf-8 {name} > {shlex.quote(f'utf8-{file.path.name}')}"
-    effect = "converts Latin-1, which older programs of Windows write"
-    return BadRow("bytes that are not UTF-8", "UTF-8 text", ((command, effect),))
+    converted = shlex.quote(f"utf8-{file.path.name}")
+    command = f"iconv -f latin1 -t utf-8 {shlex.quote(file.name)} > {converted}"
+    commands = ((command, "converts Latin-1, which older programs of Windows write"),)
+    return BadRow("bytes that are not UTF-8", "UTF-8 text", commands)
