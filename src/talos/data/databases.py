@@ -27,8 +27,8 @@ __all__ = [
     "without_passwords",
 ]
 
+# What the driver of SQLite raises.
 SQLITE_ERRORS = (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeError)
-"""What the driver of SQLite raises."""
 
 _PASSWORD = re.compile(r"(://[^\s/:@?]*):\S*@")
 _PARAMETER = re.compile(r"(?i)([?&](?:ssl)?password=)[^&\s]*")

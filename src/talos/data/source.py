@@ -47,11 +47,11 @@ __all__ = [
     "read_through",
 ]
 
+# The readers of files; the first that recognises a file reads it.
 READERS: tuple[type[Reader], ...] = (Parquet, JSONLines, LightGCN, Delimited)
-"""The readers of files; the first that recognises a file reads it."""
 
+# The values of `format=`; `text` has any separator, `amazon` and `movielens` have no header.
 FORMATS = tuple(sorted(name for reader in READERS for name in reader.formats))
-"""The values of `format=`; `text` has any separator, `amazon` and `movielens` have no header."""
 
 SHARDS = "shards.json"
 ROWS_AT_ONCE = 1 << 20
@@ -234,6 +234,7 @@ class Pass:
     read: list[tuple[str, Provenance]] = field(default_factory=list)  # part and provenance of each file
 
     def __iter__(self) -> Iterator[tuple[str, Block]]:
+        report = self.progress or (lambda done, expected: None)
         done = 0
         for number, (part, reader) in enumerate(self._readers()):
             self.number, self.text, rows, kept = number, reader.text, 0, 0
@@ -243,8 +244,7 @@ class Pass:
                 for block in reader.careful(self.rows) if careful else _ahead(reader.quick(self.rows)):
                     yield part, block
                     rows, kept, done = rows + block.rows, kept + len(block.frame), done + block.rows
-                    if self.progress is not None:
-                        self.progress(min(done, self.expected), self.expected)
+                    report(min(done, self.expected), self.expected)
             require(
                 kept > 0,
                 f"no usable row: all {rows:,} are bad" if rows else "has no rows",
@@ -253,8 +253,7 @@ class Pass:
                 error=DataError,
             )
             self.read.append((part, replace(reader.provenance, rows=rows, bad_rows=rows - kept)))
-        if self.progress is not None:
-            self.progress(done, done)
+        report(done, done)
 
     def _readers(self) -> Iterator[tuple[str, Reader]]:
         source, options = self.source, self.options
@@ -372,8 +371,9 @@ def id_columns(one: Pass) -> dict[str, IdColumn]:
         if clean_ids(ids, "ids").ne_missing(ids).any():
             raise BadBlockError
 
-    as_strings = one.options.ids == "string"
-    return {role: IdColumn(role, as_strings=as_strings, check=check) for role in ("user", "item")}
+    return {
+        role: IdColumn(role, as_strings=one.options.ids == "string", check=check) for role in ("user", "item")
+    }
 
 
 def encoded(one: Pass, *, whole: bool) -> dict[str, Interactions]:

@@ -83,14 +83,14 @@ class TextReader(Reader):
 
     Attributes:
         numbers: role → the type that polars parses faster than text, and may fail to.
+        skip_lines: the lines before the first row.
+        quoted: whether a line break within quotes ends no row.
     """
 
     text = True
     numbers: dict[str, type[pl.DataType]]
-
-    def chunks(self) -> Iterator[bytes]:
-        """Pieces of the file, of whole rows."""
-        return self.file.chunks()
+    skip_lines: int = 0
+    quoted: bool = False
 
     @abstractmethod
     def parsed(self, chunk: bytes, types: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
@@ -111,7 +111,7 @@ class TextReader(Reader):
     def quick(self, rows: int) -> Iterator[Block]:
         """All rows as polars parses them."""
         try:
-            for chunk in self.chunks():
+            for chunk in self.file.chunks(self.skip_lines, quoted=self.quoted):
                 try:
                     frame = self.parsed(chunk, self.numbers)
                 except POLARS_ERRORS:

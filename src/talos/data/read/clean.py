@@ -40,6 +40,11 @@ _EXPECTED = {
     "number": "a finite number",
 }
 _OTHER_TYPES = {"time": (pl.String, pl.Date, pl.Datetime), "number": (pl.String, pl.Boolean)}  # than numeric
+_PLAIN_TYPES: Mapping[type[pl.DataType], type[pl.DataType]] = {
+    pl.Categorical: pl.String,
+    pl.Enum: pl.String,
+    pl.Null: pl.Int64,
+}
 SKIP = Option("on_bad_row", "skip", "skips such rows")
 POLARS_ERRORS: tuple[type[BaseException], ...] = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
@@ -149,10 +154,7 @@ class Cleaner:
     def _cleaned(self, role: str, found: pl.Series) -> pl.Series:
         """A clean column, in which bad values are missing; a `DataError` if no value can be good."""
         place, kind = f"{self.where}, column {self.columns[role]!r}", KINDS[role]
-        if found.dtype in (pl.Categorical, pl.Enum):
-            found = found.cast(pl.String)
-        elif found.dtype == pl.Null:
-            found = found.cast(pl.Int64)
+        found = found.cast(_PLAIN_TYPES.get(found.dtype.base_type(), found.dtype))
         if kind == "id":
             return clean_ids(found, place)
         if found.dtype == pl.String:

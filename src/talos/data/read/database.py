@@ -98,9 +98,14 @@ class Database(Typed):
         connection: Any = None
         try:
             if self._url.is_sqlite:
-                path = self._url.sqlite_path
-                if path is None or not path.is_file():
-                    raise DataError("no such file", where=self._url.shown, expected="sqlite:///FILE")
+                path = self._url.sqlite_path or Path()
+                require(
+                    path.is_file(),
+                    "no such file",
+                    where=self._url.shown,
+                    expected="sqlite:///FILE",
+                    error=DataError,
+                )
                 # The address creates no file. A pass that is given up may be closed on another thread.
                 address = f"{path.absolute().as_uri()}?mode=ro"
                 connection = sqlite3.connect(address, uri=True, check_same_thread=False)

@@ -37,6 +37,7 @@ class Delimited(TextReader):
         """Find the layout and the columns."""
         given = frozenset(name for name in self.wanted.values() if name)
         self.layout = layout = guess_layout(self.file, self.options.format, given)
+        self.skip_lines, self.quoted = layout.skip_lines, layout.quoted
         rows = rows_of(self.file.head.splitlines(keepends=True), layout.separator, layout.quoted)
         rows = rows[1 if layout.skip_lines else 0 :][:100]
 
@@ -53,16 +54,12 @@ class Delimited(TextReader):
         self.find_numbers(self.found, values)
         self.rows = self.file.about_how_many("\n")
 
-    def chunks(self) -> Iterator[bytes]:
-        """Pieces of the file after its header."""
-        return self.file.chunks(self.layout.skip_lines, quoted=self.layout.quoted)
-
     def parsed(self, chunk: bytes, types: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
         """The wanted columns of a piece; all columns are parsed, so that too many fields are noticed."""
-        separator, quoted = self.layout.separator, self.layout.quoted
+        separator = self.layout.separator
         # A lone carriage return ends a line for Python's `csv`, and not for polars.
         lone_return = b"\r" in chunk and chunk.count(b"\r") > chunk.count(b"\r\n")
-        if lone_return or (quoted and odd_quotes(chunk, separator)):
+        if lone_return or (self.quoted and odd_quotes(chunk, separator)):
             raise BadBlockError
         if separator == "::":  # polars takes separators of one byte only
             chunk, separator = chunk.replace(b"::", b"\t"), "\t"
@@ -72,7 +69,7 @@ class Delimited(TextReader):
             chunk,
             has_header=False,
             separator=separator,
-            quote_char='"' if quoted else None,
+            quote_char='"' if self.quoted else None,
             schema=schema,
             glob=False,
         )
@@ -81,8 +78,13 @@ class Delimited(TextReader):
     def numbered_rows(self) -> Iterator[tuple[int, list[str] | BadRow]]:
         """Rows with their lines; titles may be missing at the end of a row."""
         needed = max(place for role, place in self.found.items() if KINDS[role] != "text")
-        ids = [self.found["user"], self.found["item"]]
-        return csv_rows(self.file, self.layout, list(self.found.values()), fewest=needed + 1, one_line=ids)
+        return csv_rows(
+            self.file,
+            self.layout,
+            list(self.found.values()),
+            fewest=needed + 1,
+            one_line=[self.found["user"], self.found["item"]],
+        )
 
 
 def csv_rows(
@@ -203,7 +205,6 @@ class LightGCN(TextReader):
             for number, line in enumerate(stream, 1):
                 if half_characters(line):
                     yield number, not_utf8(self.file)
-                    continue
-                user, *items = re.findall(_TOKEN, line) or [""]
-                for item in items:
-                    yield number, [user, item]
+                else:
+                    user, *items = re.findall(_TOKEN, line) or [""]
+                    yield from ((number, [user, item]) for item in items)

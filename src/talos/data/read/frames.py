@@ -130,14 +130,13 @@ def _from_pandas(frame: Any, wanted: Sequence[str] | None) -> pl.DataFrame:
     columns: dict[str, pl.Series] = {}
     for label, values in frame.items():
         name = str(label)
-        if wanted is not None and name not in wanted:
-            continue
-        plain: Any = values.to_numpy()
-        if not isinstance(values.dtype, np.dtype) or values.dtype.kind not in "iufbM":
-            plain = values.astype(object).where(values.notna(), None).tolist()
-        place = f"pandas frame, column {name!r}"
-        with polars_errors(place, "values of one type", TypeError, ValueError, OverflowError):
-            columns[name] = pl.Series(name, plain, strict=wanted is not None)
+        if wanted is None or name in wanted:
+            plain: Any = values.to_numpy()
+            if not isinstance(values.dtype, np.dtype) or values.dtype.kind not in "iufbM":
+                plain = values.astype(object).where(values.notna(), None).tolist()
+            place = f"pandas frame, column {name!r}"
+            with polars_errors(place, "values of one type", TypeError, ValueError, OverflowError):
+                columns[name] = pl.Series(name, plain, strict=wanted is not None)
     return pl.DataFrame(columns)
 
 
