@@ -161,7 +161,8 @@ def connect_postgres(url: DatabaseURL, purpose: str, **options: Any) -> Any:
     try:
         return psycopg.connect(url.address, connect_timeout=10, **options)
     except psycopg.Error as error:
-        reason = without_passwords(first_line(error))
         raise DataError(
-            f"cannot connect ({reason})", where=url.shown, expected="a PostgreSQL server"
+            f"cannot connect ({without_passwords(first_line(error))})",
+            where=url.shown,
+            expected="a PostgreSQL server",
         ) from None  # the driver's own error may quote the address

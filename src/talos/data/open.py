@@ -81,8 +81,9 @@ def read(source: Any, *, progress: Progress | None = None, **options: Any) -> In
     Traceback (most recent call last):
     talos.errors.DataError: movielens-10k: no such file, folder or dataset (did you mean 'movielens-100k'...)
     """
-    how = SourceOptions.of(**{**options, "raw": True})
-    return open_interactions(Source.of(source), how, progress=progress)
+    return open_interactions(
+        Source.of(source), SourceOptions.of(**{**options, "raw": True}), progress=progress
+    )
 
 
 def open_interactions(

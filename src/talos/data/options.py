@@ -219,8 +219,13 @@ def read_source(config: str | os.PathLike[str]) -> tuple[str | None, SourceOptio
     from talos.config import read_toml  # imports pydantic
 
     section = read_toml(Path(config), expected="a run config").get("data", {})
-    is_section = isinstance(section, dict)
-    require(is_section, repr(section), where=f"{config}: data", expected="a section", error=ConfigError)
+    require(
+        isinstance(section, dict),
+        repr(section),
+        where=f"{config}: data",
+        expected="a section",
+        error=ConfigError,
+    )
     try:
         path = of_type("path", section.pop("path", None), str | None)
         return path, SourceOptions.of(**section)

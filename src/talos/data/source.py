@@ -167,12 +167,11 @@ def _readable(folder: Path) -> list[Path]:
 def _part_files(folder: Path) -> dict[str, Path]:
     """The train, valid and test files of a folder; a part may be a folder of files that are one table."""
     files, parts = _readable(folder), dict[str, Path]()
+    folders = [one for one in sorted(folder.iterdir()) if one.is_dir()]
     for part, words in _PARTS.items():
-        found = [path for path in files if words & {*path.name.lower().split(".")}]
-        found += [
-            one
-            for one in sorted(folder.iterdir())
-            if one.name.lower() in words and one.is_dir() and _readable(one)
+        found = [
+            *(one for one in files if words & {*one.name.lower().split(".")}),
+            *(one for one in folders if one.name.lower() in words and _readable(one)),
         ]
         require(
             len(found) < 2,

@@ -202,11 +202,21 @@ def clean_ids(found: pl.Series, place: str) -> pl.Series:
         # pandas turns an integer column with missing values into floats
         found = _finite(found)
         fraction = "".join(map(repr, found.filter(~_is_whole(found))[:1]))
-        expected = "strings or whole numbers"
-        require(not fraction, f"{fraction} as an id", where=place, expected=expected, error=DataError)
+        require(
+            not fraction,
+            f"{fraction} as an id",
+            where=place,
+            expected="strings or whole numbers",
+            error=DataError,
+        )
     else:
-        integers = found.dtype.is_integer()
-        require(integers, f"values of type {found.dtype}", where=place, expected=EXPECTED_ID, error=DataError)
+        require(
+            found.dtype.is_integer(),
+            f"values of type {found.dtype}",
+            where=place,
+            expected=EXPECTED_ID,
+            error=DataError,
+        )
     return found.cast(pl.Int64, strict=False)
 
 

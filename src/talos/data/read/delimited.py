@@ -38,8 +38,8 @@ class Delimited(TextReader):
         given = frozenset(name for name in self.wanted.values() if name)
         self.layout = layout = guess_layout(self.file, self.options.format, given)
         self.skip_lines, self.quoted = layout.skip_lines, layout.quoted
-        rows = rows_of(self.file.head.splitlines(keepends=True), layout.separator, layout.quoted)
-        rows = rows[1 if layout.skip_lines else 0 :][:100]
+        sample = rows_of(self.file.head.splitlines(keepends=True), layout.separator, layout.quoted)
+        rows = sample[1:101] if layout.skip_lines else sample[:100]
 
         def values(position: int) -> pl.Series:
             return pl.Series([row[position] for row in rows if position < len(row)], dtype=pl.String)
