@@ -226,6 +226,14 @@ def read_source(config: str | os.PathLike[str]) -> tuple[str | None, SourceOptio
         expected="a section",
         error=ConfigError,
     )
+    for name in section:
+        require(
+            name == "path" or name in _kinds(),
+            "no such key",
+            where=f"{config}: data.{name}",
+            hint=nearest(name, ["path", *_kinds()]),
+            error=ConfigError,
+        )
     try:
         path = of_type("path", section.pop("path", None), str | None)
         return path, SourceOptions.of(**section)

@@ -70,7 +70,6 @@ _INTERACTIONS = {"interactions", "ratings", "events", "clicks", "u.data"}
 _NEVER = {"split.json", "readme.txt", "dataset_info.json", "metadata.json", "planted.json"}
 
 T = TypeVar("T")
-Kind = Literal["file", "table", "parts", "shards", "dataset", "database", "memory"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -88,7 +87,7 @@ class Source:
     'dataset'
     """
 
-    kind: Kind
+    kind: Literal["file", "table", "parts", "shards", "dataset", "database", "memory"]
     name: str
     parts: Mapping[str, Sequence[Path]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

@@ -162,9 +162,12 @@ class Cleaner:
         if kind == "text":
             text = found.cast(pl.String, strict=False)
             return text.set(text == "", None)
-        known = found.dtype.is_numeric() or found.dtype in _OTHER_TYPES[kind]
         require(
-            known, f"values of type {found.dtype}", where=place, expected=_EXPECTED[kind], error=DataError
+            found.dtype.is_numeric() or found.dtype in _OTHER_TYPES[kind],
+            f"values of type {found.dtype}",
+            where=place,
+            expected=_EXPECTED[kind],
+            error=DataError,
         )
         if kind == "number":
             # Narrow before the check: a number too large for 32 bits is not finite.

@@ -94,9 +94,12 @@ class Frame(Typed):
     """A frame or matrix in memory; `file.name` is what messages call it."""
 
     def __init__(self, data: Any, options: SourceOptions, wanted: Mapping[str, str | None]) -> None:
-        package = type(data).__module__
-        names = (name for name, of, has in _IN_MEMORY if package.startswith(of) and hasattr(data, has))
-        name = next(names, "")
+        kinds = (
+            name
+            for name, package, attribute in _IN_MEMORY
+            if type(data).__module__.startswith(package) and hasattr(data, attribute)
+        )
+        name = next(kinds, "")
         require(
             bool(name),
             f"a {type(data).__name__}",

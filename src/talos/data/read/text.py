@@ -271,5 +271,8 @@ def not_utf8(file: File) -> BadRow:
     """What is wrong with a line whose bytes are not UTF-8."""
     converted = shlex.quote(f"utf8-{file.path.name}")
     command = f"iconv -f latin1 -t utf-8 {shlex.quote(file.name)} > {converted}"
-    commands = ((command, "converts Latin-1, which older programs of Windows write"),)
-    return BadRow("bytes that are not UTF-8", "UTF-8 text", commands)
+    return BadRow(
+        "bytes that are not UTF-8",
+        "UTF-8 text",
+        ((command, "converts Latin-1, which older programs of Windows write"),),
+    )
