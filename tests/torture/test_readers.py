@@ -14,12 +14,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from talos.data.encode import encoded
 from talos.data.interactions import Interactions
 from talos.data.open import read
 from talos.data.options import SourceOptions
 from talos.data.read import text
-from talos.data.source import FORMATS, Pass, Source, read_through
+from talos.data.source import FORMATS, Pass, Source, encoded, read_through
 from talos.errors import TalosError
 
 PAIRS = [(user, item, user % 5 + 1, 978300760 + item) for user in range(6) for item in range(user % 4 + 1)]

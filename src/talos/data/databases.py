@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from talos.checks import require
 from talos.errors import DataError, MissingExtraError, first_line
 from talos.files import expanded
 
@@ -26,8 +27,8 @@ __all__ = [
     "without_passwords",
 ]
 
+# What the driver of SQLite raises.
 SQLITE_ERRORS = (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeError)
-"""What the driver of SQLite raises."""
 
 _PASSWORD = re.compile(r"(://[^\s/:@?]*):\S*@")
 _PARAMETER = re.compile(r"(?i)([?&](?:ssl)?password=)[^&\s]*")
@@ -109,13 +110,14 @@ class DatabaseURL:
         address, *sql = _SQL.split(url, maxsplit=1)
         table = _TABLE.search(address)
         address = _TABLE.sub("", address).rstrip("?&")
-        if not address.startswith("sqlite:") and _UNAMBIGUOUS.fullmatch(address) is None:
-            raise DataError(
-                "not a URL",
-                where=f"{address.partition('://')[0]}://…",
-                expected="postgresql://USER:PASSWORD@HOST:PORT/DATABASE?NAME=VALUE",
-                hint="in a user or password, write %40 for @, %2F for /, %3A for :, %3F for ?, %23 for #, %25 for %",
-            )
+        require(
+            address.startswith("sqlite:") or _UNAMBIGUOUS.fullmatch(address) is not None,
+            "not a URL",
+            where=f"{address.partition('://')[0]}://…",
+            expected="postgresql://USER:PASSWORD@HOST:PORT/DATABASE?NAME=VALUE",
+            hint="in a user or password, write %40 for @, %2F for /, %3A for :, %3F for ?, %23 for #, %25 for %",
+            error=DataError,
+        )
         return cls(address=address, table=table and unquote(table[1]), query=unquote(sql[0]) if sql else None)
 
     @property
@@ -159,7 +161,8 @@ def connect_postgres(url: DatabaseURL, purpose: str, **options: Any) -> Any:
     try:
         return psycopg.connect(url.address, connect_timeout=10, **options)
     except psycopg.Error as error:
-        reason = without_passwords(first_line(error))
         raise DataError(
-            f"cannot connect ({reason})", where=url.shown, expected="a PostgreSQL server"
+            f"cannot connect ({without_passwords(first_line(error))})",
+            where=url.shown,
+            expected="a PostgreSQL server",
         ) from None  # the driver's own error may quote the address

@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 
 import polars as pl
 
+from talos.checks import require
 from talos.data import datasets, splits
 from talos.data.databases import without_password
-from talos.data.encode import read_parts, read_table, read_whole
 from talos.data.interactions import Interactions
 from talos.data.options import Cleaning, SourceOptions, Splitting
 from talos.data.shards import (
@@ -26,7 +26,7 @@ from talos.data.shards import (
     read_shards,
     write_shards,
 )
-from talos.data.source import Source
+from talos.data.source import Source, read_parts, read_table
 from talos.data.splits import Split
 from talos.errors import ConfigError, DataError
 from talos.progress import Progress
@@ -81,8 +81,9 @@ def read(source: Any, *, progress: Progress | None = None, **options: Any) -> In
     Traceback (most recent call last):
     talos.errors.DataError: movielens-10k: no such file, folder or dataset (did you mean 'movielens-100k'...)
     """
-    how = SourceOptions.of(**{**options, "raw": True})
-    return open_interactions(Source.of(source), how, progress=progress)
+    return open_interactions(
+        Source.of(source), SourceOptions.of(**{**options, "raw": True}), progress=progress
+    )
 
 
 def open_interactions(
@@ -104,7 +105,7 @@ def open_interactions(
     elif source.kind == "shards":
         data = reduce(Interactions.union, read_shards(source.name).parts.values())
     else:
-        data = read_whole(source, options, progress)
+        data = read_parts(source, options, progress, whole=True)["all"]
     _say_guesses(data, notify)
     clean = options.clean
     usual = source.data if source.kind == "dataset" and not clean.raw else Cleaning()
@@ -154,8 +155,13 @@ def open_split(
     if source.kind == "shards":
         return read_shards(source.name)
     if source.kind == "parts":
-        if "test" not in source.parts:
-            raise DataError("has a train file and no test file", where=source.name, expected="a test set")
+        require(
+            "test" in source.parts,
+            "has a train file and no test file",
+            where=source.name,
+            expected="a test set",
+            error=DataError,
+        )
         parts = read_parts(source, options, progress)
         _say_guesses(parts["train"], notify)
         return splits.predefined(parts["train"], parts.get("valid"), parts["test"])
@@ -221,10 +227,13 @@ def read_lists(
     score = "" if rank and score is None else score
     wanted = {"user": how.columns.user, "item": how.columns.item, "rank": rank, "score": score}
     frame, provenance = read_table(Source.of(source), how, wanted)
-    if "rank" not in frame.columns and "score" not in frame.columns:
-        raise DataError(
-            "neither ranks nor scores", where=provenance.source, expected="a column 'rank' or 'score'"
-        )
+    require(
+        not {"rank", "score"}.isdisjoint(frame.columns),
+        "neither ranks nor scores",
+        where=provenance.source,
+        expected="a column 'rank' or 'score'",
+        error=DataError,
+    )
     twice = frame.filter(pl.struct("user", "item").is_duplicated())
     if len(twice):
         user, item = twice.select("user", "item").row(0)
@@ -261,18 +270,23 @@ def write_shards_from(
     source, options = _to_split(path, options, {}, notify)
     data: Source | Interactions = source
     min_rating = None if source.kind == "parts" else options.clean.min_rating
-    if source.kind == "shards":
-        raise DataError(
-            "is divided into shards already", where=source.name, expected="the data it was made from"
-        )
-    if source.kind in ("dataset", "database"):
+    require(
+        source.kind != "shards",
+        "is divided into shards already",
+        where=source.name,
+        expected="the data it was made from",
+        error=DataError,
+    )
+    in_memory = source.kind in ("dataset", "database")
+    require(
+        in_memory or options.clean.k_core is None,
+        "needs all interactions in memory, and shards are written a block at a time",
+        where="k_core",
+        expected="data that are clean already, or a split without shards",
+        error=ConfigError,
+    )
+    if in_memory:
         data, min_rating = open_interactions(source, options, notify=notify), None
-    elif options.clean.k_core is not None:
-        raise ConfigError(
-            "needs all interactions in memory, and shards are written a block at a time",
-            where="k_core",
-            expected="data that are clean already, or a split without shards",
-        )
     return write_shards(
         data,
         out,

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Self, get_type_hints
 
-from talos.checks import of_type, positive_integer
+from talos.checks import of_type, positive_integer, require
 from talos.data.databases import without_password
 from talos.errors import ArgumentError, ConfigError, DataError, InputError, nearest
 
@@ -111,8 +111,7 @@ class SourceOptions:
         """
         values, kinds = (options or cls()).flat(), _kinds()
         for name, value in changes.items():
-            if name not in kinds:
-                raise ArgumentError("no such option", where=name, hint=nearest(name, kinds))
+            require(name in kinds, "no such option", where=name, hint=nearest(name, kinds))
             values[name] = of_type(name, value, kinds[name])
         positive_integer("max_bytes", values["max_bytes"])
         for section, kind in _SECTIONS.items():
@@ -220,12 +219,21 @@ def read_source(config: str | os.PathLike[str]) -> tuple[str | None, SourceOptio
     from talos.config import read_toml  # imports pydantic
 
     section = read_toml(Path(config), expected="a run config").get("data", {})
-    if not isinstance(section, dict):
-        raise ConfigError(repr(section), where=f"{config}: data", expected="a section")
-    known = ["path", *_kinds()]
+    require(
+        isinstance(section, dict),
+        repr(section),
+        where=f"{config}: data",
+        expected="a section",
+        error=ConfigError,
+    )
     for name in section:
-        if name not in known:
-            raise ConfigError("no such key", where=f"{config}: data.{name}", hint=nearest(name, known))
+        require(
+            name == "path" or name in _kinds(),
+            "no such key",
+            where=f"{config}: data.{name}",
+            hint=nearest(name, ["path", *_kinds()]),
+            error=ConfigError,
+        )
     try:
         path = of_type("path", section.pop("path", None), str | None)
         return path, SourceOptions.of(**section)

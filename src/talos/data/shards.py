@@ -24,12 +24,11 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from talos.checks import positive_integer, require
 from talos.data.arrays import Codes
-from talos.data.encode import id_columns
 from talos.data.interactions import Interactions, Provenance, fingerprint_of, titles_by_item, values_in
 from talos.data.options import SourceOptions, SplitBy
 from talos.data.parquet import scan_file
 from talos.data.read.clean import polars_errors
-from talos.data.source import SHARDS, Pass, Source, read_through
+from talos.data.source import SHARDS, Pass, Source, id_columns, read_through
 from talos.data.splits import Split, how_to_split, last_of_each, leave_one, no_timestamps, random_share
 from talos.data.vocabulary import Vocabulary
 from talos.errors import ConfigError, DataError, TalosError, first_line

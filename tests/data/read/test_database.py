@@ -10,11 +10,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from talos.data.encode import encoded
 from talos.data.interactions import Interactions
 from talos.data.options import SourceOptions
 from talos.data.read.database import Database
-from talos.data.source import Source, read_through
+from talos.data.source import Source, encoded, read_through
 from talos.errors import DataError
 
 
@@ -38,7 +37,11 @@ def opened(url: str, **options: str) -> Database:
 
 def test_blocks(shop: str) -> None:
     database = opened(shop, user="user_id", rating="score")
-    assert (database.file.name, database.format, database.unused) == (shop, "sqlite", ("note",))
+    assert (database.provenance.source, database.provenance.format, database.provenance.unused) == (
+        shop,
+        "sqlite",
+        ("note",),
+    )
     blocks = list(database.frames(["score", "user_id"], 100))
     assert [block.height for block in blocks] == [100, 100, 50]
     assert pl.concat(blocks, how="vertical_relaxed")["user_id"].to_list() == list(range(250))

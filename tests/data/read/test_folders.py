@@ -73,7 +73,7 @@ def test_folders_that_cannot_be_read(write, tmp_path):
     write("twice/train.tsv", "user\titem\n1\t2\n")
     write("twice/test.csv", "user,item\n1,2\n")
     for reading in (read, Source.of, open_split):
-        with pytest.raises(DataError, match=r"both train\.csv and train\.tsv could be the train part"):
+        with pytest.raises(DataError, match=r"train\.csv and train\.tsv could each be the train part"):
             reading(tmp_path / "twice")
 
 

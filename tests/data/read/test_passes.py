@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from talos.data import arrays, encode, source
+from talos.data import arrays, source
 from talos.data.interactions import Interactions
 from talos.data.open import read
 from talos.data.options import SourceOptions
@@ -80,7 +80,7 @@ def same(one: Interactions, other: Interactions) -> None:
 def carefully(path: Path) -> Interactions:
     options = SourceOptions()
     one = Pass(Source.of(path), options, asdict(options.columns), careful_from=0)
-    return encode.encoded(one, whole=True)["all"]
+    return source.encoded(one, whole=True)["all"]
 
 
 def write(frame: Frame, path: Path) -> Path:
@@ -110,7 +110,7 @@ def test_every_way_gives_the_same(
     same(carefully(path), whole)
     monkeypatch.setattr(text, "_CHUNK", 4096)
     in_blocks = source.read_through(
-        Source.of(path), SourceOptions(), partial(encode.encoded, whole=True), rows=500
+        Source.of(path), SourceOptions(), partial(source.encoded, whole=True), rows=500
     )
     same(in_blocks["all"], whole)
     monkeypatch.setenv("TALOS_KERNEL", "torch")
@@ -170,7 +170,7 @@ def test_an_error_of_our_own_is_no_bad_row(
     def broken(*_: object, **__: object) -> None:
         raise TypeError("a mistake in this library")
 
-    monkeypatch.setattr(encode.IdColumn, "add", broken)
+    monkeypatch.setattr(source.IdColumn, "add", broken)
     with pytest.raises(TypeError, match="a mistake"):
         read(path)
     assert passes == [sys.maxsize]
@@ -190,7 +190,7 @@ def test_memory_is_a_small_multiple_of_the_result(tmp_path: Path, monkeypatch: p
         return array
 
     monkeypatch.setattr(np, "empty", counted)
-    blocks = partial(encode.encoded, whole=True)
+    blocks = partial(source.encoded, whole=True)
     data = source.read_through(Source.of(path), SourceOptions(), blocks, rows=500)["all"]
     monkeypatch.undo()
     kept = (data.indptr, data.indices, data.timestamps, data.ratings, data.repeats, data.source_rows)

@@ -91,7 +91,7 @@ def test_frames_in_blocks(shop: str) -> None:
     )
     options = SourceOptions.of(query=query)
     database = Database(shop, options, asdict(options.columns))
-    assert database.format == "postgresql"
+    assert database.provenance.format == "postgresql"
     assert database.file.name.endswith("/postgres, query")
     blocks = list(database.frames(["score", "user_id"], 100))
     assert [block.height for block in blocks] == [100, 100, 50]

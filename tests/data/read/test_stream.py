@@ -10,12 +10,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from talos.data.encode import encoded
 from talos.data.interactions import Interactions
 from talos.data.open import read
 from talos.data.options import SourceOptions
 from talos.data.read.clean import Block
-from talos.data.source import Pass, Source, read_through
+from talos.data.source import Pass, Source, encoded, read_through
 from talos.errors import DataError
 
 CSV = "user,item,ts,stars\n" + "".join(f"{n % 7},{n % 5},{n},{n % 4 + 1}\n" for n in range(50))

@@ -20,10 +20,9 @@ import polars as pl
 
 from talos.checks import require
 from talos.data.catalogue import Counts, DatasetInfo, Download, info
-from talos.data.encode import read_whole
 from talos.data.interactions import Interactions
 from talos.data.options import SourceOptions
-from talos.data.source import Source
+from talos.data.source import Source, read_parts
 from talos.errors import ConfigError, DataError, DownloadError
 from talos.files import checksum_of, expanded, locked, remove_leftovers, replace_folder
 
@@ -293,7 +292,7 @@ def _unpack(archive: Path, members: tuple[str, ...]) -> list[Path]:
 
 
 def _read(file: Path, **options: Any) -> Interactions:
-    return read_whole(Source.of(file), SourceOptions.of(**options))
+    return read_parts(Source.of(file), SourceOptions.of(**options), whole=True)["all"]
 
 
 def _movielens(

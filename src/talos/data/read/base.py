@@ -9,8 +9,9 @@ from typing import ClassVar
 
 import polars as pl
 
+from talos.data.interactions import Provenance
 from talos.data.options import SourceOptions
-from talos.data.read.clean import POLARS_ERRORS, SKIP, BadBlockError, BadRow, Block, Cleaner
+from talos.data.read.clean import POLARS_ERRORS, BadBlockError, BadRow, Block, Cleaner
 from talos.data.read.columns import KINDS, guesses
 from talos.data.read.text import File
 from talos.data.vocabulary import are_integers
@@ -29,16 +30,14 @@ class Reader(ABC):
     Attributes:
         formats: the values of the option `format` that choose this reader.
         text: whether ids are text, which may be integers in the end.
-        format: what was found, for `Provenance`.
         cleaner: cleans the columns.
-        rows: about how many there are.
-        guesses: which column was taken for what, in words.
-        unused: the names of the other columns.
+        provenance: what was found, without the numbers of rows.
+        rows: about how many there are; 0 if that is not known.
     """
 
     formats: ClassVar[tuple[str, ...]] = ()
     text: ClassVar[bool] = False
-    rows: int
+    rows: int = 0
 
     def __init__(self, file: File, options: SourceOptions, wanted: Mapping[str, str | None]) -> None:
         self.file, self.options, self.wanted = file, options, wanted
@@ -51,7 +50,7 @@ class Reader(ABC):
 
     @abstractmethod
     def open(self) -> None:
-        """Find the columns and call `take_columns`; set `rows`."""
+        """Find the columns and call `take_columns`; set `rows` if it is known."""
 
     @abstractmethod
     def quick(self, rows: int) -> Iterator[Block]:
@@ -69,11 +68,14 @@ class Reader(ABC):
         place: str = "line {}",
     ) -> None:
         """Keep what was found out: the names of all columns, the position of each role, the format."""
-        self.format, columns = format, {role: names[position] for role, position in found.items()}
-        skip = self.options.on_bad_row == "skip"
-        self.cleaner = Cleaner(self.file.name, columns, skip, place)
-        self.guesses = guesses(self.wanted, names, found)
-        self.unused = tuple(name for position, name in enumerate(names) if position not in found.values())
+        columns = {role: names[position] for role, position in found.items()}
+        self.cleaner = Cleaner(self.file.name, columns, self.options.on_bad_row == "skip", place)
+        self.provenance = Provenance(
+            source=self.file.name,
+            format=format,
+            guesses=guesses(self.wanted, names, found),
+            unused=tuple(name for position, name in enumerate(names) if position not in found.values()),
+        )
 
 
 class TextReader(Reader):
@@ -81,14 +83,14 @@ class TextReader(Reader):
 
     Attributes:
         numbers: role → the type that polars parses faster than text, and may fail to.
+        skip_lines: the lines before the first row.
+        quoted: whether a line break within quotes ends no row.
     """
 
     text = True
     numbers: dict[str, type[pl.DataType]]
-
-    def chunks(self) -> Iterator[bytes]:
-        """Pieces of the file, of whole rows."""
-        return self.file.chunks()
+    skip_lines: int = 0
+    quoted: bool = False
 
     @abstractmethod
     def parsed(self, chunk: bytes, types: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
@@ -109,7 +111,7 @@ class TextReader(Reader):
     def quick(self, rows: int) -> Iterator[Block]:
         """All rows as polars parses them."""
         try:
-            for chunk in self.chunks():
+            for chunk in self.file.chunks(self.skip_lines, quoted=self.quoted):
                 try:
                     frame = self.parsed(chunk, self.numbers)
                 except POLARS_ERRORS:
@@ -122,15 +124,9 @@ class TextReader(Reader):
     def careful(self, rows: int) -> Iterator[Block]:
         """All rows, each looked at."""
         schema = dict.fromkeys(self.cleaner.columns, pl.String)
-        numbered = self.numbered_rows()
+        numbered, nothing = self.numbered_rows(), [None] * len(schema)
         while some := list(islice(numbered, rows)):
-            bad = [(number, row) for number, row in some if isinstance(row, BadRow)]
-            good = [(number, row) for number, row in some if not isinstance(row, BadRow)]
-            if bad and not self.cleaner.skip:
-                good = [(number, row) for number, row in good if number < bad[0][0]]
-            frame = pl.DataFrame([row for _, row in good], schema, orient="row")
-            block = self.cleaner.careful(frame, [number for number, _ in good])
-            if bad and not self.cleaner.skip:
-                number, fault = bad[0]
-                raise fault.error(f"{self.file.name}, {self.cleaner.place.format(number)}", SKIP)
-            yield Block(block.frame, len(some))
+            faults = {number: row for number, row in some if isinstance(row, BadRow)}
+            values = [nothing if isinstance(row, BadRow) else row for _, row in some]
+            frame = pl.DataFrame(values, schema, orient="row")
+            yield self.cleaner.careful(frame, [number for number, _ in some], faults)

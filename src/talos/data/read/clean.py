@@ -6,10 +6,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import polars as pl
 
+from talos.checks import require
 from talos.data.read.columns import KINDS, parsed_dates
 from talos.data.vocabulary import INTEGER
 from talos.errors import DataError, Option, first_line
@@ -38,6 +40,11 @@ _EXPECTED = {
     "number": "a finite number",
 }
 _OTHER_TYPES = {"time": (pl.String, pl.Date, pl.Datetime), "number": (pl.String, pl.Boolean)}  # than numeric
+_PLAIN_TYPES: Mapping[type[pl.DataType], type[pl.DataType]] = {
+    pl.Categorical: pl.String,
+    pl.Enum: pl.String,
+    pl.Null: pl.Int64,
+}
 SKIP = Option("on_bad_row", "skip", "skips such rows")
 POLARS_ERRORS: tuple[type[BaseException], ...] = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
@@ -110,14 +117,28 @@ class Cleaner:
                 raise BadBlockError
         return Block(pl.DataFrame(clean), len(frame))
 
-    def careful(self, frame: pl.DataFrame, numbers: Sequence[int] | pl.Series) -> Block:
-        """The block without its bad rows; or an error about the first of them, named by its number."""
+    def careful(
+        self,
+        frame: pl.DataFrame,
+        numbers: Sequence[int] | pl.Series,
+        faults: Mapping[int, BadRow] = MappingProxyType({}),
+    ) -> Block:
+        """The block without its bad rows; or an error about the first of them, named by its number.
+
+        Args:
+            frame: columns named by role.
+            numbers: of the rows.
+            faults: what is wrong with rows that have no values, by their numbers.
+        """
         clean = pl.DataFrame({role: self._cleaned(role, frame[role]) for role in self.columns})
         bad = clean.select(pl.col(role).is_null() for role in self.columns if KINDS[role] != "text")
         any_bad = bad.select(pl.any_horizontal(pl.all())).to_series()
         if self.skip or not any_bad.any():
             return Block(clean.filter(~any_bad), len(frame))
         row = int(any_bad.arg_max() or 0)
+        where = f"{self.where}, {self.place.format(numbers[row])}"
+        if numbers[row] in faults:
+            raise faults[numbers[row]].error(where, SKIP)
         role = next(role for role in bad.columns if bad[role][row])
         value, kind = frame[role][row], KINDS[role]
         missing = value is None or (isinstance(value, str) and not value.strip())
@@ -125,7 +146,7 @@ class Cleaner:
         leave_out = () if kind == "id" else (Option(role, "", "leaves the column out"),)
         raise DataError(
             f"{what} in column {self.columns[role]!r}",
-            where=f"{self.where}, {self.place.format(numbers[row])}",
+            where=where,
             expected=_EXPECTED[kind],
             option=(*leave_out, SKIP),
         )
@@ -133,10 +154,7 @@ class Cleaner:
     def _cleaned(self, role: str, found: pl.Series) -> pl.Series:
         """A clean column, in which bad values are missing; a `DataError` if no value can be good."""
         place, kind = f"{self.where}, column {self.columns[role]!r}", KINDS[role]
-        if found.dtype in (pl.Categorical, pl.Enum):
-            found = found.cast(pl.String)
-        elif found.dtype == pl.Null:
-            found = found.cast(pl.Int64)
+        found = found.cast(_PLAIN_TYPES.get(found.dtype.base_type(), found.dtype))
         if kind == "id":
             return clean_ids(found, place)
         if found.dtype == pl.String:
@@ -144,8 +162,13 @@ class Cleaner:
         if kind == "text":
             text = found.cast(pl.String, strict=False)
             return text.set(text == "", None)
-        if not found.dtype.is_numeric() and found.dtype not in _OTHER_TYPES[kind]:
-            raise _wrong_type(found, place, kind)
+        require(
+            found.dtype.is_numeric() or found.dtype in _OTHER_TYPES[kind],
+            f"values of type {found.dtype}",
+            where=place,
+            expected=_EXPECTED[kind],
+            error=DataError,
+        )
         if kind == "number":
             # Narrow before the check: a number too large for 32 bits is not finite.
             return _finite(found.cast(pl.Float64, strict=False).cast(pl.Float32, strict=False))
@@ -181,11 +204,22 @@ def clean_ids(found: pl.Series, place: str) -> pl.Series:
     if found.dtype.is_float():
         # pandas turns an integer column with missing values into floats
         found = _finite(found)
-        fractions = found.filter(~_is_whole(found))
-        if len(fractions):
-            raise DataError(f"{fractions[0]!r} as an id", where=place, expected="strings or whole numbers")
-    elif not found.dtype.is_integer():
-        raise _wrong_type(found, place, "id")
+        fraction = "".join(map(repr, found.filter(~_is_whole(found))[:1]))
+        require(
+            not fraction,
+            f"{fraction} as an id",
+            where=place,
+            expected="strings or whole numbers",
+            error=DataError,
+        )
+    else:
+        require(
+            found.dtype.is_integer(),
+            f"values of type {found.dtype}",
+            where=place,
+            expected=EXPECTED_ID,
+            error=DataError,
+        )
     return found.cast(pl.Int64, strict=False)
 
 
@@ -202,8 +236,3 @@ def _whole_if_possible(found: pl.Series) -> pl.Series:
     """The finite ones of numbers, as integers if all of them are whole."""
     numbers = _finite(found.cast(pl.Float64, strict=False))
     return numbers.cast(pl.Int64) if _is_whole(numbers).all() else numbers
-
-
-def _wrong_type(found: pl.Series, place: str, kind: str) -> DataError:
-    name = "mixed Python objects" if found.dtype == pl.Object else str(found.dtype)
-    return DataError(f"values of type {name}", where=place, expected=_EXPECTED[kind])

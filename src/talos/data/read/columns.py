@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 import polars as pl
 
+from talos.checks import require
 from talos.errors import DataError, Option, nearest
 
 __all__ = ["KINDS", "find_columns", "guesses", "is_usual", "parsed_dates", "untyped"]
@@ -131,32 +133,29 @@ def find_columns(
     >>> find_columns({"user": None, "item": None}, ["price", "web_sku", "user_procid"], "x.csv")
     {'user': 2, 'item': 1}
     """
+    check = partial(require, where=where, error=DataError)
     found: dict[str, int] = {}
     for role, given in wanted.items():
-        if given:
-            same = [position for position, name in enumerate(names) if name == given]
-            folded = [position for position, name in enumerate(names) if name.casefold() == given.casefold()]
-            matches = same or folded
-            if not matches:
-                expected, near = f"the name of the {role} column", nearest(given, names)
-                raise DataError(f"no column {given!r}", where=where, expected=expected, hint=near)
-        elif given is None or KINDS[role] == "id":
-            groups = _candidates(role, labels or names, found.values())
-            matches = next(filter(None, groups), [])
-        else:
-            matches = []
-        if len(matches) > 1:
-            raise DataError(
-                f"{' and '.join(repr(names[position]) for position in matches)} could each be the {role} column",
-                where=where,
-                expected="one of them",
-                option=Option(role, "NAME", "names it"),
-            )
+        if given == "" and KINDS[role] != "id":
+            continue
+        groups = _named(given, names) if given else _candidates(role, labels or names, found.values())
+        matches = next(filter(None, groups), [])
+        check(
+            bool(matches) or not given,
+            f"no column {given!r}",
+            expected=f"the name of the {role} column",
+            hint=nearest(given or role, names),
+        )
+        check(
+            len(matches) < 2,
+            f"{' and '.join(repr(names[position]) for position in matches)} could each be the {role} column",
+            expected="one of them",
+            option=Option(role, "NAME", "names it"),
+        )
         for position in matches:
-            other = next((other for other in found if found[other] == position), None)
-            if other is not None:
-                what = f"column {names[position]!r} is both {other} and {role}"
-                raise DataError(what, where=where, expected="two columns")
+            same_column = [other for other in found if found[other] == position]
+            both = " and ".join([*same_column, role])
+            check(not same_column, f"column {names[position]!r} is both {both}", expected="two columns")
             found[role] = position
     missing = [role for role in wanted if KINDS[role] == "id" and role not in found]
     left = [position for position, name in enumerate(names) if position not in found.values()]
@@ -209,6 +208,12 @@ def guesses(wanted: Mapping[str, str | None], names: Sequence[str], found: Mappi
     if len(weights) == 1:
         said.append(f"{weights[0]!r} could be a weight: rating column {weights[0]!r} with weights 'rating'")
     return "; ".join(said)
+
+
+def _named(given: str, names: Sequence[str]) -> Iterator[list[int]]:
+    """The columns of a name; if there are none, those that differ in case alone."""
+    yield [position for position, name in enumerate(names) if name == given]
+    yield [position for position, name in enumerate(names) if name.casefold() == given.casefold()]
 
 
 def _candidates(role: str, names: Sequence[str], taken: Collection[int]) -> Iterator[list[int]]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from talos.checks import require
 from talos.data.databases import SQLITE_ERRORS, DatabaseURL, connect_postgres, quoted
 from talos.data.options import SourceOptions
 from talos.data.read.clean import polars_errors
@@ -42,15 +43,14 @@ class Database(Typed):
         wanted: the columns to look for.
     """
 
-    rows = 0  # not known
-
     def __init__(self, url: str, options: SourceOptions, wanted: Mapping[str, str | None]) -> None:
         self._url = DatabaseURL.parse(url)
         self._query, self._table = options.query or self._url.query, options.table or self._url.table
+        self._tables: list[str] = []
         named = ", query" if self._query else f", table {self._table}" if self._table else ""
         # PostgreSQL's simple protocol would run several statements, one of which might end the transaction; a prepared
         # statement is one. SQLite never runs more.
-        self._one_statement = {} if self._url.is_sqlite else {"prepare": True}
+        self._one_statement: dict[str, Any] = {} if self._url.is_sqlite else {"prepare": True}
         super().__init__(File(Path(), self._url.shown + named, options.max_bytes), options, wanted)
 
     def open(self) -> None:
@@ -81,51 +81,50 @@ class Database(Typed):
         """The rows for FROM; the line break ends a comment at the end of the query."""
         if self._query:
             return f"({self._query.strip().rstrip(';')}\n) AS talos_rows"
-        names = [self._table] if self._table else self._table_names()
-        if len(names) != 1:
-            raise DataError(
-                f"tables {', '.join(names)}" if names else "no table",
-                where=self.file.name,
-                expected="?table=NAME at the end of the URL",
-                option=Option("query", "SQL", "reads the rows of a query"),
-            )
+        names = [self._table] if self._table else self._tables
+        require(
+            len(names) == 1,
+            f"tables {', '.join(names)}" if names else "no table",
+            where=self.file.name,
+            expected="?table=NAME at the end of the URL",
+            option=Option("query", "SQL", "reads the rows of a query"),
+            error=DataError,
+        )
         return quoted(names[0])
-
-    def _table_names(self) -> list[str]:
-        tables = _SQLITE_TABLES if self._url.is_sqlite else _POSTGRES_TABLES
-        return [str(name) for (name,) in self._connection.execute(tables).fetchall()]
 
     @contextmanager
     def _session(self) -> Iterator[Any]:
         """A connection that cannot write; what the driver raises, or polars for its values, becomes a `DataError`."""
-        self._connection: Any = None
+        connection: Any = None
         try:
             if self._url.is_sqlite:
-                path = self._url.sqlite_path
-                if path is None or not path.is_file():
-                    raise DataError("no such file", where=self._url.shown, expected="sqlite:///FILE")
+                path = self._url.sqlite_path or Path()
+                require(
+                    path.is_file(),
+                    "no such file",
+                    where=self._url.shown,
+                    expected="sqlite:///FILE",
+                    error=DataError,
+                )
                 # The address creates no file. A pass that is given up may be closed on another thread.
                 address = f"{path.absolute().as_uri()}?mode=ro"
-                self._connection = sqlite3.connect(address, uri=True, check_same_thread=False)
-                self._connection.executescript(_SQLITE_SESSION)
+                connection = sqlite3.connect(address, uri=True, check_same_thread=False)
+                connection.executescript(_SQLITE_SESSION)
             else:
-                self._connection = connect_postgres(self._url, "reading from", autocommit=True)
-                self._connection.execute(_POSTGRES_SESSION)
-                self._connection.autocommit, self._connection.read_only = False, True
+                connection = connect_postgres(self._url, "reading from", autocommit=True)
+                connection.execute(_POSTGRES_SESSION)
+                connection.autocommit, connection.read_only = False, True
+            tables = _SQLITE_TABLES if self._url.is_sqlite else _POSTGRES_TABLES
+            self._tables = [str(name) for (name,) in connection.execute(tables).fetchall()]
             with polars_errors(self.file.name, "columns of numbers, texts or dates", RuntimeError):
-                yield self._connection  # a decimal that is too long is a RuntimeError
-        except (*SQLITE_ERRORS, getattr(self._connection, "Error", sqlite3.Error)) as error:
-            hint = None
-            if self._table and self._connection is not None:
-                with suppress(*SQLITE_ERRORS, type(error)):
-                    self._connection.rollback()  # PostgreSQL answers nothing more in a transaction that failed
-                    hint = nearest(self._table, self._table_names())
+                yield connection  # a decimal that is too long is a RuntimeError
+        except (*SQLITE_ERRORS, getattr(connection, "Error", sqlite3.Error)) as error:
             raise DataError(
                 f"the database says: {first_line(error)}",
                 where=self.file.name,
                 expected="a database and a query that it can run",
-                hint=hint,
+                hint=nearest(self._table, self._tables) if self._table and self._tables else None,
             ) from error
         finally:
-            if self._connection is not None:
-                self._connection.close()
+            if connection is not None:
+                connection.close()

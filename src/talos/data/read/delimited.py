@@ -37,8 +37,9 @@ class Delimited(TextReader):
         """Find the layout and the columns."""
         given = frozenset(name for name in self.wanted.values() if name)
         self.layout = layout = guess_layout(self.file, self.options.format, given)
-        rows = rows_of(self.file.head.splitlines(keepends=True), layout.separator, layout.quoted)
-        rows = rows[1 if layout.skip_lines else 0 :][:100]
+        self.skip_lines, self.quoted = layout.skip_lines, layout.quoted
+        sample = rows_of(self.file.head.splitlines(keepends=True), layout.separator, layout.quoted)
+        rows = sample[1:101] if layout.skip_lines else sample[:100]
 
         def values(position: int) -> pl.Series:
             return pl.Series([row[position] for row in rows if position < len(row)], dtype=pl.String)
@@ -53,33 +54,37 @@ class Delimited(TextReader):
         self.find_numbers(self.found, values)
         self.rows = self.file.about_how_many("\n")
 
-    def chunks(self) -> Iterator[bytes]:
-        """Pieces of the file after its header."""
-        return self.file.chunks(self.layout.skip_lines, quoted=self.layout.quoted)
-
     def parsed(self, chunk: bytes, types: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
         """The wanted columns of a piece; all columns are parsed, so that too many fields are noticed."""
-        separator, quoted = self.layout.separator, self.layout.quoted
+        separator = self.layout.separator
         # A lone carriage return ends a line for Python's `csv`, and not for polars.
-        if b"\r" in chunk and chunk.count(b"\r") > chunk.count(b"\r\n"):
-            raise BadBlockError
-        if quoted and odd_quotes(chunk, separator):
+        lone_return = b"\r" in chunk and chunk.count(b"\r") > chunk.count(b"\r\n")
+        if lone_return or (self.quoted and odd_quotes(chunk, separator)):
             raise BadBlockError
         if separator == "::":  # polars takes separators of one byte only
             chunk, separator = chunk.replace(b"::", b"\t"), "\t"
         schema: dict[str, type[pl.DataType]] = {str(n): pl.String for n in range(len(self.layout.names))}
         schema |= {str(self.found[role]): kind for role, kind in types.items()}
-        quote = '"' if quoted else None
         frame = pl.read_csv(
-            chunk, has_header=False, separator=separator, quote_char=quote, schema=schema, glob=False
+            chunk,
+            has_header=False,
+            separator=separator,
+            quote_char='"' if self.quoted else None,
+            schema=schema,
+            glob=False,
         )
         return frame.select(pl.col(str(place)).alias(role) for role, place in self.found.items())
 
     def numbered_rows(self) -> Iterator[tuple[int, list[str] | BadRow]]:
         """Rows with their lines; titles may be missing at the end of a row."""
         needed = max(place for role, place in self.found.items() if KINDS[role] != "text")
-        ids = [self.found["user"], self.found["item"]]
-        return csv_rows(self.file, self.layout, list(self.found.values()), fewest=needed + 1, one_line=ids)
+        return csv_rows(
+            self.file,
+            self.layout,
+            list(self.found.values()),
+            fewest=needed + 1,
+            one_line=[self.found["user"], self.found["item"]],
+        )
 
 
 def csv_rows(
@@ -200,7 +205,6 @@ class LightGCN(TextReader):
             for number, line in enumerate(stream, 1):
                 if half_characters(line):
                     yield number, not_utf8(self.file)
-                    continue
-                user, *items = re.findall(_TOKEN, line) or [""]
-                for item in items:
-                    yield number, [user, item]
+                else:
+                    user, *items = re.findall(_TOKEN, line) or [""]
+                    yield from ((number, [user, item]) for item in items)

@@ -10,17 +10,25 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from talos.checks import require
 from talos.data.options import SourceOptions
 from talos.data.parquet import scan_file
 from talos.data.read.base import Reader
 from talos.data.read.clean import Block, polars_errors
 from talos.data.read.columns import find_columns
 from talos.data.read.text import File
-from talos.errors import ArgumentError, DataError, Option
+from talos.errors import DataError, Option
 
 __all__ = ["SAMPLED", "Frame", "Parquet", "Typed"]
 
 SAMPLED = 100  # rows by which columns are found
+# What messages call data in memory, the package of its class, and what the class has: none of them is imported here.
+_IN_MEMORY = (
+    ("polars frame", "polars", "collect_schema"),
+    ("pandas frame", "pandas", "columns"),
+    ("scipy matrix", "scipy", "tocoo"),
+    ("arrow table", "", "__arrow_c_stream__"),
+)
 
 
 class Typed(Reader):
@@ -68,13 +76,14 @@ class Parquet(Typed):
         self.scan = scan_file(self.file.path)
         self.rows = int(self.scan.select(pl.len()).collect().item())
         self.find(self.scan.head(SAMPLED).collect(), "parquet")
-        if self.rows * 8 * len(self.cleaner.columns) > self.file.max_bytes:
-            raise DataError(
-                f"{self.rows:,} rows exceed {self.file.max_bytes:,} bytes when decompressed",
-                where=self.file.name,
-                expected="less",
-                option=Option("max_bytes", self.rows * 64, "allows it"),
-            )
+        require(
+            self.rows * 8 * len(self.cleaner.columns) <= self.file.max_bytes,
+            f"{self.rows:,} rows exceed {self.file.max_bytes:,} bytes when decompressed",
+            where=self.file.name,
+            expected="less",
+            option=Option("max_bytes", self.rows * 64, "allows it"),
+            error=DataError,
+        )
 
     def frames(self, columns: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
         """Some columns of all rows."""
@@ -85,7 +94,18 @@ class Frame(Typed):
     """A frame or matrix in memory; `file.name` is what messages call it."""
 
     def __init__(self, data: Any, options: SourceOptions, wanted: Mapping[str, str | None]) -> None:
-        name = _name_of(data)
+        kinds = (
+            name
+            for name, package, attribute in _IN_MEMORY
+            if type(data).__module__.startswith(package) and hasattr(data, attribute)
+        )
+        name = next(kinds, "")
+        require(
+            bool(name),
+            f"a {type(data).__name__}",
+            where="source",
+            expected="a path, a database URL, a polars or pandas frame, an arrow table, or a scipy sparse matrix",
+        )
         self.data = _from_scipy(data) if name == "scipy matrix" else data
         super().__init__(File(Path(), name, options.max_bytes), options, wanted)
 
@@ -108,49 +128,30 @@ class Frame(Typed):
             return (frame.select(columns) if columns else frame.head(SAMPLED)).collect()
 
 
-def _name_of(data: object) -> str:
-    """What messages call data in memory; an error if they are of no known kind.
-
-    Neither pandas, arrow nor scipy is imported to tell them apart.
-    """
-    package = type(data).__module__.partition(".")[0]
-    if isinstance(data, pl.DataFrame | pl.LazyFrame):
-        return "polars frame"
-    if package == "pandas" and hasattr(data, "columns"):
-        return "pandas frame"
-    if package == "scipy" and hasattr(data, "tocoo"):
-        return "scipy matrix"
-    if hasattr(data, "__arrow_c_stream__"):
-        return "arrow table"
-    raise ArgumentError(
-        f"a {type(data).__name__}",
-        where="source",
-        expected="a path, a database URL, a polars or pandas frame, an arrow table, or a scipy sparse matrix",
-    )
-
-
 def _from_pandas(frame: Any, wanted: Sequence[str] | None) -> pl.DataFrame:
     """The wanted columns of a pandas frame; all if None, in which values of several types may become missing."""
     columns: dict[str, pl.Series] = {}
     for label, values in frame.items():
         name = str(label)
-        if wanted is not None and name not in wanted:
-            continue
-        if isinstance(values.dtype, np.dtype) and values.dtype.kind in "iufbM":
-            columns[name] = pl.Series(name, values.to_numpy())
-            continue
-        plain = values.astype(object).where(values.notna(), None)
-        place = f"pandas frame, column {name!r}"
-        with polars_errors(place, "values of one type", TypeError, ValueError, OverflowError):
-            columns[name] = pl.Series(name, plain.tolist(), strict=wanted is not None)
+        if wanted is None or name in wanted:
+            plain: Any = values.to_numpy()
+            if not isinstance(values.dtype, np.dtype) or values.dtype.kind not in "iufbM":
+                plain = values.astype(object).where(values.notna(), None).tolist()
+            place = f"pandas frame, column {name!r}"
+            with polars_errors(place, "values of one type", TypeError, ValueError, OverflowError):
+                columns[name] = pl.Series(name, plain, strict=wanted is not None)
     return pl.DataFrame(columns)
 
 
 def _from_scipy(matrix: Any) -> pl.DataFrame:
     """The entries of a sparse matrix other than 0, which are ratings unless all of them are 1."""
-    if len(matrix.shape) != 2 or matrix.dtype.kind not in "biuf":
-        what = f"a sparse array of shape {matrix.shape} and type {matrix.dtype}"
-        raise DataError(what, where="scipy matrix", expected="users × items, with numbers")
+    require(
+        len(matrix.shape) == 2 and matrix.dtype.kind in "biuf",
+        f"a sparse array of shape {matrix.shape} and type {matrix.dtype}",
+        where="scipy matrix",
+        expected="users × items, with numbers",
+        error=DataError,
+    )
     cells = matrix.tocoo()
     keep = cells.data != 0
     users, items = (axis[keep].astype(np.int64) for axis in cells.coords)

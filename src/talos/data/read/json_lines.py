@@ -15,7 +15,6 @@ from talos.data.read.base import TextReader
 from talos.data.read.clean import BadBlockError, BadRow
 from talos.data.read.columns import KINDS, find_columns
 from talos.data.read.text import File, half_characters
-from talos.errors import DataError
 
 __all__ = ["JSONLines"]
 
@@ -103,18 +102,15 @@ class JSONLines(TextReader):
     def _records(self) -> Iterator[tuple[int, Any]]:
         """Number and value of each record; the value of one that cannot be parsed is a `BadRow`."""
         with self.file.open() as stream:
-            if self.is_array:
+            for number, text in enumerate([stream.read()] if self.is_array else stream, 1):
+                if not text.strip():
+                    continue
                 try:
-                    yield from enumerate(json.loads(stream.read()), 1)
+                    record = json.loads(text)
                 except (ValueError, RecursionError) as error:
-                    what = f"is not JSON ({error})"
-                    raise DataError(what, where=self.file.name, expected="an array of objects") from error
-                return
-            for number, line in enumerate(stream, 1):
-                if line.strip():
-                    try:
-                        record = json.loads(line)
-                    except (ValueError, RecursionError) as error:
-                        reason = getattr(error, "msg", None) or type(error).__name__
-                        record = BadRow(f"not JSON ({reason})", "one JSON object per line")
+                    reason = str(error) if self.is_array else getattr(error, "msg", type(error).__name__)
+                    record = BadRow(f"not JSON ({reason})", "JSON objects, one per line or in one array")
+                if self.is_array and isinstance(record, list):
+                    yield from enumerate(record, 1)
+                else:
                     yield number, record

@@ -12,11 +12,12 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from talos.data.read.clean import BadRow
+from talos.checks import require
+from talos.data.read.clean import BadRow, polars_errors
 from talos.data.read.columns import is_usual, untyped
 from talos.errors import DataError
 
@@ -89,16 +90,13 @@ class File:
         """Whole lines from the beginning; an error if this is no text."""
         with self.open() as stream:
             content = stream.read(_SAMPLE)
+        check = partial(require, where=self.name, error=DataError)
         for magic, (what, hint) in _MAGIC.items():
-            if content.startswith(magic):
-                raise DataError(f"is {what}", where=self.name, expected="text or parquet", hint=hint)
-        if b"\0" in content:
-            what = "is a binary file (it holds zero bytes)"
-            raise DataError(what, where=self.name, expected="text or parquet")
+            check(not content.startswith(magic), f"is {what}", expected="text or parquet", hint=hint)
+        check(b"\0" not in content, "is a binary file (it holds zero bytes)", expected="text or parquet")
         end = len(content) if len(content) < _SAMPLE else content.rfind(b"\n") + 1 or _SAMPLE
         text = content[:end].decode("utf-8", "replace")
-        if not text.strip():
-            raise DataError("is empty", where=self.name, expected="one interaction per line")
+        check(bool(text.strip()), "is empty", expected="one interaction per line")
         return text
 
     def first_lines(self, count: int = 50) -> list[str]:
@@ -141,20 +139,18 @@ class _Unpacked(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        try:
+        with polars_errors(self._file.name, "a whole .gz file", EOFError, zlib.error):
             count = self._content.readinto(buffer)
-        except (EOFError, OSError, zlib.error) as error:
-            what = f"is {'truncated' if isinstance(error, EOFError) else 'damaged'} gzip data ({error})"
-            raise DataError(what, where=self._file.name, expected="a whole .gz file") from error
         self._total += count
         most = min(self._file.max_bytes, max(_RATIO_FROM, _MAX_RATIO * self._stream.tell()))
-        if self._total > most:
-            raise DataError(
-                f"exceeds {most:,} bytes when decompressed",
-                where=self._file.name,
-                expected=f"at most {self._file.max_bytes:,} bytes, and less than {_MAX_RATIO} times the size",
-                hint="decompress it yourself if you trust it",
-            )
+        require(
+            self._total <= most,
+            f"exceeds {most:,} bytes when decompressed",
+            where=self._file.name,
+            expected=f"at most {self._file.max_bytes:,} bytes, and less than {_MAX_RATIO} times the size",
+            hint="decompress it yourself if you trust it",
+            error=DataError,
+        )
         return count
 
     def close(self) -> None:
@@ -199,12 +195,13 @@ def guess_layout(file: File, format: str | None = None, given: frozenset[str] = 
     separator = _SEPARATOR_OF.get(name) or _separator(file, lines)
     quoted = name != "inter" and separator != "::"
     first = next(iter(rows_of(lines[:1], separator, quoted)), [])
-    if len(first) < 2:
-        raise DataError(
-            f"one field in the first line ({reprlib.repr(lines[0])})",
-            where=file.name,
-            expected="at least a user and an item, separated by comma, tab, ';', '|', '::' or blank",
-        )
+    require(
+        len(first) > 1,
+        f"one field in the first line ({reprlib.repr(lines[0])})",
+        where=file.name,
+        expected="at least a user and an item, separated by comma, tab, ';', '|', '::' or blank",
+        error=DataError,
+    )
     headerless = name in ("amazon", "movielens") or not _is_header(first, given)
     if name in ("csv", "tsv", "text"):
         name = {",": "csv", "\t": "tsv"}.get(separator, "text")
@@ -276,7 +273,10 @@ def _usual_order(row: Sequence[str]) -> tuple[str, ...]:
 
 def not_utf8(file: File) -> BadRow:
     """What is wrong with a line whose bytes are not UTF-8."""
-    name = shlex.quote(file.name)
-    command = f"iconv -f latin1 -t utf-8 {name} > {shlex.quote(f'utf8-{file.path.name}')}"
-    effect = "converts Latin-1, which older programs of Windows write"
-    return BadRow("bytes that are not UTF-8", "UTF-8 text", ((command, effect),))
+    converted = shlex.quote(f"utf8-{file.path.name}")
+    command = f"iconv -f latin1 -t utf-8 {shlex.quote(file.name)} > {converted}"
+    return BadRow(
+        "bytes that are not UTF-8",
+        "UTF-8 text",
+        ((command, "converts Latin-1, which older programs of Windows write"),),
+    )
