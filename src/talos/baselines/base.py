@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from talos.baselines.item_weights import ItemWeights
+from talos.checks import require
 from talos.data.interactions import Interactions
 from talos.errors import DataError
 
@@ -35,8 +36,13 @@ class Baseline(ABC):
 
     def check(self, train: Interactions) -> None:
         """Raise a `DataError` if the baseline cannot be computed from these interactions."""
-        if len(train) == 0:
-            raise DataError("no interactions", where=train.provenance.source, expected="one or more")
+        require(
+            len(train) > 0,
+            "no interactions",
+            where=train.provenance.source,
+            expected="one or more",
+            error=DataError,
+        )
 
     @abstractmethod
     def fit(self, train: Interactions, generator: torch.Generator | None = None) -> Any:

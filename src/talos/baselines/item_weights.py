@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from talos.errors import ArgumentError
+from talos.checks import require
 
 __all__ = ["ItemWeights"]
 
@@ -28,8 +28,12 @@ class ItemWeights:
     """
 
     def __init__(self, weights: Tensor | scipy.sparse.csr_array) -> None:
-        if len(weights.shape) != 2 or weights.shape[0] != weights.shape[1]:
-            raise ArgumentError(f"{tuple(weights.shape)}", where="weights", expected="items × items")
+        require(
+            len(weights.shape) == 2 and weights.shape[0] == weights.shape[1],
+            f"{tuple(weights.shape)}",
+            where="weights",
+            expected="items × items",
+        )
         self.weights = weights
 
     @classmethod

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from safetensors import SafetensorError
 
+from talos.checks import require
 from talos.errors import ConfigError, TalosError
 
 if TYPE_CHECKING:
@@ -53,10 +54,13 @@ class Group:
         >>> three.ranges_of(7)
         [range(0, 2), range(2, 4), range(4, 7)]
         """
-        if count < self.size:
-            raise ConfigError(
-                f"{self.size} processes for {count} {of}", where="parallel", expected="fewer processes"
-            )
+        require(
+            count >= self.size,
+            f"{self.size} processes for {count} {of}",
+            where="parallel",
+            expected="fewer processes",
+            error=ConfigError,
+        )
         cuts = [count * rank // self.size for rank in range(self.size + 1)]
         return [range(start, stop) for start, stop in itertools.pairwise(cuts)]
 

@@ -147,14 +147,23 @@ def ranking_metrics(
     >>> {name: value.item() for name, value in values.items()}
     {'precision@1': 1.0, 'precision@2': 0.5}
     """
-    if dialect not in DIALECTS:
-        raise ConfigError(
-            f"{dialect!r}", where="dialect", expected="a dialect", hint=nearest(dialect, DIALECTS)
-        )
+    require(
+        dialect in DIALECTS,
+        f"{dialect!r}",
+        where="dialect",
+        expected="a dialect",
+        hint=nearest(dialect, DIALECTS),
+        error=ConfigError,
+    )
     functions = _PAPER if dialect == "paper" else RANKING_METRICS
     for name in names:
-        if name not in functions:
-            raise ConfigError(f"no metric {name!r}", where="metrics", hint=nearest(name, functions))
+        require(
+            name in functions,
+            f"no metric {name!r}",
+            where="metrics",
+            hint=nearest(name, functions),
+            error=ConfigError,
+        )
     return {f"{name}@{k}": functions[name](hits, relevant, k) for name in names for k in ks}
 
 

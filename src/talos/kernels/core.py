@@ -30,7 +30,6 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from talos.checks import require
 from talos.errors import ArgumentError
 from talos.files import built_library
 
@@ -203,16 +202,13 @@ def available() -> bool:
     True
     """
     choice = os.environ.get("TALOS_KERNEL", "auto")
-    require(choice in _CHOICES, f"{choice!r}", where="TALOS_KERNEL", expected="'auto', 'compiled' or 'torch'")
+    if choice not in _CHOICES:
+        raise ArgumentError(f"{choice!r}", where="TALOS_KERNEL", expected="'auto', 'compiled' or 'torch'")
     if choice == "torch":
         return False
     core, why = _load()
-    require(
-        core is not None or choice == "auto",
-        "'compiled'",
-        where="TALOS_KERNEL",
-        expected=f"'auto' or 'torch', because {why}",
-    )
+    if core is None and choice == "compiled":
+        raise ArgumentError("'compiled'", where="TALOS_KERNEL", expected=f"'auto' or 'torch', because {why}")
     return core is not None
 
 
@@ -385,25 +381,25 @@ def _offsets(name: str, values: Tensor, rows: int, count: int) -> Tensor:
         last = int(offsets.flatten()[-1]) if offsets.numel() else 0
         expected = f"{rows + 1} offsets up to {count}"
         raise ArgumentError(f"{offsets.numel()} offsets up to {last}", where=name, expected=expected)
-    require(bool((offsets.diff() >= 0).all()), "does not ascend", where=name, expected="ascending offsets")
+    if bool((offsets.diff() < 0).any()):
+        raise ArgumentError("does not ascend", where=name, expected="ascending offsets")
     return offsets
 
 
 def _csr(indptr: Tensor, indices: Tensor, rows: int, bound: int) -> dict[str, Tensor]:
     """The fields of a CSR matrix of this many rows, with columns below `bound`."""
-    require(indices.ndim == 1, f"has shape {tuple(indices.shape)}", where="indices", expected="a vector")
+    if indices.ndim != 1:
+        raise ArgumentError(f"has shape {tuple(indices.shape)}", where="indices", expected="a vector")
     found = checked_indices("indices", indices, bound)
     return {"indptr": _offsets("indptr", indptr, rows, len(found)), "indices": found}
 
 
 def _vectors(users: Tensor, items: Tensor) -> dict[str, Any]:
     """The fields of user vectors (R, d) and item vectors (I, d)."""
-    require(
-        users.ndim == items.ndim == 2,
-        f"have {users.ndim} and {items.ndim} dimensions",
-        where="users, items",
-        expected="two matrices",
-    )
+    if users.ndim != 2 or items.ndim != 2:
+        raise ArgumentError(
+            f"have {users.ndim} and {items.ndim} dimensions", where="users, items", expected="two matrices"
+        )
     (rows, dim), count = users.shape, len(items)
     return {
         "rows": rows,
@@ -417,14 +413,13 @@ def _vectors(users: Tensor, items: Tensor) -> dict[str, Any]:
 def _samples(samples: tuple[Tensor, Tensor], rows: int, num_items: int) -> tuple[Tensor, Tensor]:
     """Samples (G, n) and their bounds (G + 1,) as int64; an error unless every row has one."""
     drawn = checked_indices("samples", samples[0], num_items)
-    require(drawn.ndim == 2, f"has shape {tuple(drawn.shape)}", where="samples", expected="shape (G, n)")
+    if drawn.ndim != 2:
+        raise ArgumentError(f"has shape {tuple(drawn.shape)}", where="samples", expected="shape (G, n)")
     bounds = _offsets("samples", samples[1], len(drawn), rows)
-    require(
-        int(bounds[0]) == 0 and int(bounds[-1]) == rows,
-        f"rows {int(bounds[0])} to {int(bounds[-1])}",
-        where="samples",
-        expected=f"0 to {rows}",
-    )
+    if int(bounds[0]) != 0 or int(bounds[-1]) != rows:
+        raise ArgumentError(
+            f"rows {int(bounds[0])} to {int(bounds[-1])}", where="samples", expected=f"0 to {rows}"
+        )
     return drawn, bounds
 
 
