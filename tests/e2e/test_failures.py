@@ -99,7 +99,7 @@ def test_data_that_cannot_be_read(talos: Talos, path: str) -> None:
         (("--dim", 100_000_000_000), "--dim: training would take", 2),
         (
             ("--negatives", "shared:99999999999999"),
-            "--negatives: 99,999,999,999,999 negatives; expected at most",
+            "--negatives: 99999999999999 negatives; expected a whole number, 1 to",
             2,
         ),
         (
