@@ -46,7 +46,12 @@ _PLAIN_TYPES: Mapping[type[pl.DataType], type[pl.DataType]] = {
     pl.Null: pl.Int64,
 }
 SKIP = Option("on_bad_row", "skip", "skips such rows")
-POLARS_ERRORS: tuple[type[BaseException], ...] = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+# What polars raises; the last one where a name has half a character.
+POLARS_ERRORS: tuple[type[BaseException], ...] = (
+    pl.exceptions.PolarsError,
+    pl.exceptions.PanicException,
+    UnicodeEncodeError,
+)
 
 
 class BadBlockError(Exception):
