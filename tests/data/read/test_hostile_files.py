@@ -70,6 +70,12 @@ def test_whole_characters_in_escapes(write: Write) -> None:
     assert read(path).user_ids.ids.to_list() == ["😀", "😁"]
 
 
+def test_a_lone_carriage_return_ends_the_header(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(b"user,item\rann,tea\nbob,jam\n")
+    assert read(path).to_polars().rows() == [("ann", "tea"), ("bob", "jam")]
+
+
 def test_half_a_character_in_the_name_of_a_column(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"user": "ann", "item\\ud800": "tea"}\n{"user": "bob", "item\\ud800": "jam"}\n')

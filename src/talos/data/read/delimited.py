@@ -53,13 +53,14 @@ class Delimited(TextReader):
         self.take_columns(layout.names, self.found, layout.format)
         self.find_numbers(self.found, values)
         self.rows = self.file.about_how_many("\n")
+        # It ends a line for Python's `csv`, the header too, and not for polars.
+        self.lone_return = "\r" in self.file.head.replace("\r\n", "\n")
 
     def parsed(self, chunk: bytes, types: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
         """The wanted columns of a piece; all columns are parsed, so that too many fields are noticed."""
         separator = self.layout.separator
-        # A lone carriage return ends a line for Python's `csv`, and not for polars.
         lone_return = b"\r" in chunk and chunk.count(b"\r") > chunk.count(b"\r\n")
-        if lone_return or (self.quoted and odd_quotes(chunk, separator)):
+        if self.lone_return or lone_return or (self.quoted and odd_quotes(chunk, separator)):
             raise BadBlockError
         if separator == "::":  # polars takes separators of one byte only
             chunk, separator = chunk.replace(b"::", b"\t"), "\t"
