@@ -177,11 +177,11 @@ def _with_results(model: Model, trainer: Trainer, facts: Mapping[str, Any]) -> M
     }
     results = trainer.results()  # None on other ranks than 0, unless each process has its own users
     backbone = trainer.objective.backbone
-    state = {name: tensor.detach().cpu().clone() for name, tensor in backbone.state_dict().items()}
+    parameters = backbone.state_dict().items() if backbone.encodes else ()
     return replace(
         model,
         scored_by=None if results is None else Vectors(*results),
-        backbone=state if backbone.encodes else None,
+        backbone={name: tensor.detach().cpu().clone() for name, tensor in parameters} or None,
         metadata=metadata,
     )
 
