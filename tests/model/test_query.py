@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 
 from talos import registry
-from talos.data.interactions import Interactions, ItemRows
+from talos.data.interactions import Interactions
+from talos.data.vocabulary import Vocabulary
 from talos.errors import ArgumentError, ConfigError, DataError
 from talos.files import sealed_text
 from talos.model.fold_in import fold_in
@@ -141,8 +142,9 @@ def test_threads_share_the_vectors_of_single_histories(
 
     def lists_of(first: int) -> list[list[int]]:
         owner, items = np.repeat(np.arange(6), 2), np.array([(first + n * n) % ITEMS for n in range(12)])
-        rows = ItemRows.of(owner, items, num_rows=6, num_items=ITEMS)
-        query = ListQuery(users=np.full(6, -1), histories=rows, k=5, alone=True)
+        people = {"user_ids": Vocabulary.of(list(range(6))), "item_ids": held.train.item_ids}
+        histories = Interactions.from_codes(owner, items, **people)
+        query = ListQuery(users=np.full(6, -1), histories=histories, k=5, alone=True)
         lists: list[list[int]] = answer(held, query).items.tolist()
         return lists
 

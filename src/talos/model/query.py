@@ -61,8 +61,8 @@ _MOST_FOLDED = 100_000
 # Diversity chooses among the best this many times K items, and among no fewer than the second number.
 _POOL_PER_PLACE = 5
 _SMALLEST_POOL = 100
-# What the vector of a history depends on.
-_COLUMNS = ("indices", "timestamps", "ratings", "repeats", "source_rows")
+# What the vector of a history depends on; of a backbone that encodes histories also their order.
+_COLUMNS = ("indices", "timestamps", "ratings", "repeats")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +244,8 @@ def _fold_alone(model: Model, histories: Interactions, rows: NDArray[np.int64]) 
     found = []
     for row in rows.tolist():
         one = histories.user_range(range(row, row + 1))
-        columns = (getattr(one, name, None) for name in _COLUMNS)
+        order = None if model.encoder is None else one.in_time_order()[0]
+        columns = (*(getattr(one, name) for name in _COLUMNS), order)
         key = tuple(None if column is None else column.tobytes() for column in columns)
         vector = model.folded.get(key)
         if vector is None:
@@ -432,7 +433,7 @@ def histories_of(model: Model, history: Ids | Interactions, on_unknown: OnUnknow
     people, items, columns = Vocabulary.of(["history"]), history, dict[str, Any]()
     if isinstance(history, Interactions):
         people, items = history.user_ids, history.item_ids.decode(history.indices)
-        columns = {name: getattr(history, name) for name in _COLUMNS[1:]}
+        columns = {name: getattr(history, name) for name in (*_COLUMNS[1:], "source_rows")}
     ids = model.train.item_ids
     codes = codes_of(ids, cast(Ids, items), kind="item", where="history", on_unknown=on_unknown)
     rows = history.rows if isinstance(history, Interactions) else np.zeros(len(codes), np.int32)
