@@ -74,6 +74,8 @@ def test_a_lone_carriage_return_ends_the_header(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_bytes(b"user,item\rann,tea\nbob,jam\n")
     assert read(path).to_polars().rows() == [("ann", "tea"), ("bob", "jam")]
+    path.write_bytes(b"user,item\rann,tea")
+    assert read(path).to_polars().rows() == [("ann", "tea")]
 
 
 def test_half_a_character_in_the_name_of_a_column(tmp_path: Path) -> None:

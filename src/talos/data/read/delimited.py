@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from talos.data.read.base import TextReader
-from talos.data.read.clean import BadBlockError, BadRow, is_integer_text
+from talos.data.read.clean import BadBlockError, BadRow, Block, is_integer_text
 from talos.data.read.columns import KINDS, find_columns
 from talos.data.read.text import File, Layout, fields_of, guess_layout, half_characters, not_utf8, rows_of
 
@@ -53,14 +53,18 @@ class Delimited(TextReader):
         self.take_columns(layout.names, self.found, layout.format)
         self.find_numbers(self.found, values)
         self.rows = self.file.about_how_many("\n")
-        # It ends a line for Python's `csv`, the header too, and not for polars.
-        self.lone_return = "\r" in self.file.head.replace("\r\n", "\n")
+
+    def quick(self, rows: int) -> Iterator[Block]:
+        """All rows as polars parses them, for which a lone carriage return, as in the header, ends no line."""
+        if "\r" in self.file.head.replace("\r\n", "\n"):
+            raise BadBlockError
+        yield from super().quick(rows)
 
     def parsed(self, chunk: bytes, types: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
         """The wanted columns of a piece; all columns are parsed, so that too many fields are noticed."""
         separator = self.layout.separator
         lone_return = b"\r" in chunk and chunk.count(b"\r") > chunk.count(b"\r\n")
-        if self.lone_return or lone_return or (self.quoted and odd_quotes(chunk, separator)):
+        if lone_return or (self.quoted and odd_quotes(chunk, separator)):
             raise BadBlockError
         if separator == "::":  # polars takes separators of one byte only
             chunk, separator = chunk.replace(b"::", b"\t"), "\t"
